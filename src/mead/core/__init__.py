@@ -1,0 +1,1 @@
+"""Plain values that every room shares. Imports nothing of mead."""

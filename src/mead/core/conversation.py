@@ -1,0 +1,152 @@
+"""Messages as they are kept: encoded once, joined into every request, decoded only when somebody looks.
+
+A *plain* piece holds nothing but text, `{"role": …, "content": "…"}`, which is the same JSON in every wire
+format that mead speaks, so a request body is a join of the pieces. A *closed* piece stands on its own: it
+begins with the user and ends with the assistant, every call in it is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar, overload
+
+import msgspec
+
+from mead.core.messages import (
+    Message,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    VendorBlock,
+    clean_text,
+)
+from mead.core.repair import repair
+
+_encode = msgspec.json.encode
+_decode = msgspec.json.Decoder(list[Message]).decode
+_Piece = TypeVar("_Piece")
+
+
+class EncodedMessages:
+    """Some consecutive messages as comma-separated JSON. Immutable; two with the same bytes are equal."""
+
+    __slots__ = ("_variants", "closed", "data", "plain")
+
+    def __init__(self, data: bytes, *, plain: bool, closed: bool) -> None:
+        self.data = data
+        self.plain = plain
+        self.closed = closed
+        self._variants: dict[object, object] | None = None
+
+    def decode(self) -> list[Message]:
+        """The messages, decoded anew at each call."""
+        return _decode(b"[" + self.data + b"]")
+
+    def variant(self, key: object, make: Callable[[list[Message]], _Piece]) -> _Piece:
+        """What `make` gives for these messages, kept under `key`: a wire format's own encoding, say."""
+        if self._variants is None:
+            self._variants = {}
+        if key not in self._variants:
+            self._variants[key] = make(self.decode())
+        return self._variants[key]  # type: ignore[return-value]  # a key always means the same `make`
+
+    def texts_only(self) -> EncodedMessages:
+        """The same piece without tool calls, tool results and vendor blocks (R10)."""
+        return self if self.plain else self.variant("texts_only", lambda m: encode(_without_tools(m)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EncodedMessages) and other.data == self.data
+
+    def __hash__(self) -> int:
+        return hash(self.data)
+
+    def __repr__(self) -> str:
+        return f"EncodedMessages({len(self.data)} bytes)"
+
+
+def encode(messages: Iterable[Message]) -> EncodedMessages:
+    """Repairs the messages, then encodes them."""
+    repaired = repair(messages)
+    return EncodedMessages(
+        b",".join([_encode(message) for message in repaired]),
+        plain=all(isinstance(message.content, str) for message in repaired),
+        closed=bool(repaired) and repaired[-1].role == "assistant",
+    )
+
+
+def encode_user(text: str) -> EncodedMessages:
+    """One user message that holds `text`, which must not be blank."""
+    try:
+        data = _encode(text)
+    except UnicodeEncodeError:
+        data = _encode(clean_text(text))
+    return EncodedMessages(b'{"role":"user","content":' + data + b"}", plain=True, closed=False)
+
+
+def encode_exchange(user: EncodedMessages, answer_text: str) -> EncodedMessages:
+    """A plain user message with the model's text for an answer."""
+    if not (user.plain and answer_text.strip()):
+        return encode([*user.decode(), Message("assistant", answer_text)])
+    try:
+        data = _encode(answer_text)
+    except UnicodeEncodeError:
+        data = _encode(clean_text(answer_text))
+    data = user.data + b',{"role":"assistant","content":' + data + b"}"
+    return EncodedMessages(data, plain=True, closed=True)
+
+
+def _without_tools(messages: list[Message]) -> list[Message]:
+    hidden = (ToolUseBlock, ToolResultBlock, VendorBlock)
+    stripped: list[Message] = []
+    for message in messages:
+        content = message.content
+        if not isinstance(content, str):
+            content = tuple([block for block in content if not isinstance(block, hidden)])
+            if all(isinstance(block, TextBlock) for block in content):
+                content = "".join([block.text for block in content if isinstance(block, TextBlock)])
+        stripped.append(Message(message.role, content))
+    return stripped
+
+
+class Conversation(Sequence[Message]):
+    """What a provider is given to answer: a read-only sequence of messages over encoded pieces.
+
+    Adapters that know the encoding join `pieces`; to everyone else it is a sequence of `Message`.
+    """
+
+    __slots__ = ("_decoded", "pieces")
+
+    def __init__(self, pieces: Sequence[EncodedMessages]) -> None:
+        last = len(pieces) - 1
+        if any(not piece.closed for index, piece in enumerate(pieces) if index < last):
+            pieces = [encode([message for piece in pieces for message in piece.decode()])]
+        self.pieces: Sequence[EncodedMessages] = pieces
+        self._decoded: list[Message] | None = None
+
+    @classmethod
+    def of(cls, messages: Sequence[Message]) -> Conversation:
+        """Any sequence of messages, repaired; a `Conversation` as it is."""
+        return messages if isinstance(messages, Conversation) else cls([encode(messages)])
+
+    def _messages(self) -> list[Message]:
+        if self._decoded is None:
+            self._decoded = _decode(b"[" + b",".join([piece.data for piece in self.pieces]) + b"]")
+        return self._decoded
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        return self._messages()[index]
+
+    def __len__(self) -> int:
+        return len(self._messages())
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._messages() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # equal to lists, which have no hash
