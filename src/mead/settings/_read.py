@@ -1,0 +1,149 @@
+"""Turns a parsed TOML document into settings: every key must be known, every value of its kind."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from mead.core.options import Options
+from mead.settings import _kinds as kinds
+from mead.settings._kinds import Kind
+from mead.settings._lines import KeyPath
+from mead.settings._reader import Reader
+from mead.settings.errors import ConfigError
+from mead.settings.values import (
+    ClassifierSettings,
+    EmbeddedSettings,
+    RouterSettings,
+    Secret,
+    SessionSettings,
+    SlotSettings,
+    SlotsSettings,
+)
+
+BUILT_IN = ("ollama", "openai", "anthropic", "embedded", "echo")
+_NEEDS_MODEL = ("ollama", "openai", "anthropic")
+# The variable that a vendor's own tools read, and the vendor's host: a key must not go to another server.
+_VENDOR_KEYS = {
+    "anthropic": ("ANTHROPIC_API_KEY", "api.anthropic.com"),
+    "openai": ("OPENAI_API_KEY", "api.openai.com"),
+}
+
+_SECONDS = kinds.number(0, above=True)
+_OPTIONS: dict[str, Kind] = {
+    "system": kinds.text,
+    "max_tokens": kinds.count(1),
+    "temperature": kinds.number(0),
+    "top_p": kinds.number(0, 1),
+    "top_k": kinds.count(0),
+    "seed": kinds.count(0),
+    "stop": kinds.list_of(kinds.stop_text),
+    "thinking": kinds.choice(True, False, "low", "medium", "high"),
+    "extra": kinds.free_table,
+    "idle_timeout_s": _SECONDS,
+}
+_SLOT: dict[str, Kind] = {
+    "provider": kinds.name,
+    "model": kinds.name,
+    "models": kinds.list_of(kinds.name),
+    "base_url": kinds.base_url,
+    "api_key": kinds.secret,
+    "allow_remote": kinds.flag,
+    "local_networks": kinds.list_of(kinds.shared_network),
+    "connect_timeout_s": _SECONDS,
+}
+_SESSIONS: dict[str, Kind] = {
+    "turn_timeout_s": _SECONDS,
+    "queue_timeout_s": _SECONDS,
+    "idle_timeout_s": _SECONDS,
+    "busy": kinds.choice("queue", "reject", "interrupt"),
+    "system": kinds.text,
+    "max_input_bytes": kinds.count(1),
+}
+_CLASSIFIER: dict[str, Kind] = {
+    "threshold": kinds.number(0, 1),
+    "private_words": kinds.list_of(kinds.word),
+}
+_EMBEDDED: dict[str, Kind] = {
+    "model_path": kinds.file_path,
+    "threads": kinds.count(1),
+    "context_tokens": kinds.count(256),
+    "parallel": kinds.count(1),
+}
+_SLOT_KEYS = (*_SLOT, *_OPTIONS, "options")
+
+KEYS: dict[KeyPath, tuple[str, ...]] = {
+    (): ("router", "sessions", "classifier", "embedded"),
+    ("sessions",): tuple(_SESSIONS),
+    ("classifier",): tuple(_CLASSIFIER),
+    ("embedded",): tuple(_EMBEDDED),
+    ("router",): ("handler", "slots", "options"),
+    ("router", "options"): tuple(_OPTIONS),
+    ("router", "slots"): ("local", "cloud"),
+    ("router", "slots", "local"): _SLOT_KEYS,
+    ("router", "slots", "cloud"): _SLOT_KEYS,
+}
+"""The keys of every table, by its path. A lost key is told to go to the first table that has it."""
+
+
+def read_sessions(reader: Reader) -> SessionSettings:
+    """The table [sessions]."""
+    return SessionSettings(**reader.take(("sessions",), _SESSIONS))
+
+
+def read_classifier(reader: Reader) -> ClassifierSettings:
+    """The table [classifier]."""
+    return ClassifierSettings(**reader.take(("classifier",), _CLASSIFIER))
+
+
+def read_embedded(reader: Reader) -> EmbeddedSettings:
+    """The table [embedded]."""
+    return EmbeddedSettings(**reader.take(("embedded",), _EMBEDDED))
+
+
+def read_router(reader: Reader) -> RouterSettings:
+    """The table [router] with its options and slots."""
+    slots = reader.table(("router", "slots"))
+    options = reader.take(("router", "options"), _OPTIONS)
+    chosen = reader.take(("router",), {"handler": kinds.choice("router", "echo")})
+    return RouterSettings(
+        **chosen,
+        slots=SlotsSettings(**{name: _read_slot(reader, ("router", "slots", name)) for name in slots}),
+        options=Options(**options),
+    )
+
+
+def _read_slot(reader: Reader, path: KeyPath) -> SlotSettings:
+    slot = reader.take(path, _SLOT)
+    provider = slot.get("provider")
+    if provider is None:
+        reader.fail((*path, "provider"), 'this is missing; for example provider = "ollama"')
+    if provider in _NEEDS_MODEL and "model" not in slot:
+        reader.fail((*path, "model"), f"this is missing; the provider {provider} needs to know which")
+    if "api_key" not in slot:
+        slot["api_key"] = _vendor_key(reader, provider, slot.get("base_url"))
+    free = reader.take(path, {"options": kinds.free_table}).get("options")
+    if free is not None:
+        if provider in BUILT_IN:
+            # They would be read by nobody, and max_tokens under [….options] is an easy mistake.
+            reader.fail(
+                (*path, "options"),
+                f"this table is for providers that are not mead's own; for {provider}, set the keys in "
+                f"[{'.'.join(path)}] itself, and what mead has no key for in extra",
+            )
+        slot["provider_options"] = free
+    return SlotSettings(**slot, options=Options(**reader.take(path, _OPTIONS)))
+
+
+def _vendor_key(reader: Reader, provider: Any, base_url: str | None) -> Secret | None:
+    """The key from the vendor's usual variable, only for the vendor's own server."""
+    name, host = _VENDOR_KEYS.get(provider, ("", ""))
+    found = reader.environ.get(name) if name else None
+    if not found:
+        return None
+    if base_url is not None and not re.fullmatch(rf"(?i)https://{re.escape(host)}(:443)?(/.*)?", base_url):
+        return None
+    try:
+        return Secret(found)
+    except ValueError as error:
+        raise ConfigError(f"the environment variable {name} {error}") from None

@@ -1,0 +1,131 @@
+"""What can be set, as frozen values with their defaults. `docs/settings.md` describes each key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import platformdirs
+from msgspec import Struct, field
+
+from mead.core.options import NO_OPTIONS, BusyPolicy, Options
+
+
+class Secret:
+    """A key. Its text comes out by `reveal()` only; what prints it shows that it is there, and no more.
+
+    White space around it is trimmed: a key read from a file ends with a newline. An empty one is false.
+    Raises `ValueError` for a text that no HTTP header can carry.
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        text = text.strip()
+        if not (text.isascii() and text.isprintable()):
+            raise ValueError("must hold only printable ASCII characters, with no line end inside")
+        self._text = text
+
+    def reveal(self) -> str:
+        """The key itself."""
+        return self._text
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return "Secret('…')" if self._text else "Secret('')"
+
+
+class FreeTable(dict[str, object]):
+    """A table whose keys mead does not know. A value in it may be a secret, so only its keys are printed."""
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join([f"{name!r}: …" for name in self]) + "}"
+
+
+class SlotSettings(Struct, frozen=True, kw_only=True):
+    """One slot: which provider, which model, where, and the options that its calls start from.
+
+    `provider` is `ollama`, `openai`, `anthropic`, `embedded`, `echo`, the name of an entry point, or a dotted
+    path (`package.module:Class`); the last two are made with `provider_options` as keywords. `models` may be
+    named by a turn besides `model`. `base_url` is `None` for the provider's usual server. `allow_remote` and
+    `local_networks` (parts of 100.64.0.0/10) say what a local slot may connect to.
+    """
+
+    provider: str
+    model: str | None = None
+    models: tuple[str, ...] = ()
+    base_url: str | None = None
+    api_key: Secret | None = None
+    allow_remote: bool = False
+    local_networks: tuple[str, ...] = ()
+    connect_timeout_s: float = 10.0
+    options: Options = NO_OPTIONS
+    provider_options: Mapping[str, object] = field(default_factory=FreeTable)
+
+
+class SlotsSettings(Struct, frozen=True, kw_only=True):
+    """The two slots; `None` is an empty one."""
+
+    local: SlotSettings | None = None
+    cloud: SlotSettings | None = None
+
+
+class RouterSettings(Struct, frozen=True, kw_only=True):
+    """How turns are handled. `handler` is `None` where nobody chose: the router if a slot is filled, else
+    the echo. `options` are under those of every slot."""
+
+    handler: Literal["router", "echo"] | None = None
+    slots: SlotsSettings = SlotsSettings()
+    options: Options = NO_OPTIONS
+
+
+class SessionSettings(Struct, frozen=True, kw_only=True):
+    """What sessions start from. Times are in seconds; `None` leaves the choice to the door (library 30 s,
+    terminal 300 s for a turn; no idle limit in the library, 60 s at the terminal). `system` is the system
+    prompt of a session that brings none."""
+
+    turn_timeout_s: float | None = None
+    queue_timeout_s: float = 300.0
+    idle_timeout_s: float | None = None
+    busy: BusyPolicy = "queue"
+    system: str | None = None
+    max_input_bytes: int = 8 * 1024 * 1024
+
+
+class ClassifierSettings(Struct, frozen=True, kw_only=True):
+    """What the rule classifier goes by: the difficulty (0 to 1) above which an `auto` turn goes to the cloud,
+    and the words that make a turn private."""
+
+    threshold: float = 0.5
+    private_words: tuple[str, ...] = ()
+
+
+class EmbeddedSettings(Struct, frozen=True, kw_only=True):
+    """How the embedded model runs. `None` leaves the choice to mead; `parallel` is how many turns it answers
+    at the same time."""
+
+    model_path: Path | None = None
+    threads: int | None = None
+    context_tokens: int = 4096
+    parallel: int = 2
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Everything that can be set. `source` is the file it came from, `warnings` are sentences about it."""
+
+    router: RouterSettings = RouterSettings()
+    sessions: SessionSettings = SessionSettings()
+    classifier: ClassifierSettings = ClassifierSettings()
+    embedded: EmbeddedSettings = EmbeddedSettings()
+    data_folder: Path = field(default_factory=lambda: platformdirs.user_data_path("mead"))
+    source: Path | None = None
+    warnings: tuple[str, ...] = ()
