@@ -1,0 +1,519 @@
+"""OpenAI chat completions: OpenAI itself, and the many servers that speak its format (llama.cpp, vLLM,
+LM Studio, OpenRouter, Groq …).
+
+Format: the OpenAI API reference, "Chat completions", as served by openai 3.57; deviations of the other
+servers as recorded from them. A stream is over with `[DONE]`, or at its clean end after a `finish_reason`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from mead.core.conversation import Conversation
+from mead.core.messages import (
+    Block,
+    DocumentBlock,
+    ImageBlock,
+    Message,
+    StopReason,
+    TextBlock,
+    Tool,
+    ToolResultBlock,
+    ToolUseBlock,
+    VendorBlock,
+    blocks_of,
+)
+from mead.core.options import Options
+from mead.core.reasons import InvalidOptions, ProviderReason, ToolsUnsupported
+from mead.core.result import Err, Ok, Result
+from mead.core.usage import Usage
+from mead.providers._adapter import (
+    HttpAdapter,
+    Request,
+    count,
+    cut_off,
+    encode,
+    join_body,
+    object_schema,
+    parse_arguments,
+    text_block,
+    with_ids,
+)
+from mead.providers._errors import Sent, reason_in_body, unreadable
+from mead.providers._sse import SseParser
+from mead.providers._think import ThinkFilter
+from mead.providers.http import HttpClient
+from mead.providers.protocol import OnDelta, Reply
+
+DEFAULT_BASE_URL = "https://api.openai.com/v1"
+_OPENAI_HOST = "api.openai.com:443"
+_PROPS_KEPT_S = 60.0
+_EFFORT = {True: "medium", False: "none", "low": "low", "medium": "medium", "high": "high"}
+
+
+class _Function(Struct):
+    name: Any = None
+    arguments: Any = None
+
+
+class _Call(Struct):
+    index: Any = None
+    id: Any = None
+    function: _Function | None = None
+    extra_content: Any = None
+
+
+class _Said(Struct):
+    """A message, or a delta of one. What servers disagree about is decoded as it comes, to look at later."""
+
+    content: Any = None
+    refusal: Any = None
+    tool_calls: list[_Call] | None = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    reasoning_details: Any = None
+    extra_content: Any = None
+    thought_signature: Any = None
+
+
+class _Choice(Struct):
+    delta: _Said | None = None
+    message: _Said | None = None
+    finish_reason: Any = None
+
+
+class _Body(Struct):
+    choices: list[_Choice] | None = None
+    usage: Any = None
+    x_groq: Any = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+class OpenAIChat(HttpAdapter):
+    """The chat completions adapter.
+
+    A server that refuses to be asked for usage in a stream (a 400 that names `stream_options`; nothing was
+    generated) is asked again without, and remembered. A local llama.cpp server is asked through `/props`
+    whether its model can use tools before any are sent.
+    """
+
+    def __init__(
+        self,
+        client: HttpClient,
+        *,
+        api_key: str | None = None,
+        name: str = "openai",
+        needs_key: bool = False,
+        strip_thinking: bool = True,
+    ) -> None:
+        super().__init__(client, api_key=api_key, name=name, needs_key=needs_key)
+        self._strip_thinking = strip_thinking
+        self._asks_usage = True
+        self._is_openai = client.host == _OPENAI_HOST
+        self.headers = {"content-type": "application/json"}
+        if self.api_key:
+            self.headers["authorization"] = f"Bearer {self.api_key}"
+        self._tool_support: tuple[float, bool | None] | None = None
+
+    async def _call(
+        self,
+        conversation: Conversation,
+        tools: Sequence[Tool],
+        options: Options,
+        on_delta: OnDelta | None,
+    ) -> Result[Reply, ProviderReason]:
+        result = await super()._call(conversation, tools, options, on_delta)
+        if on_delta is not None and self._asks_usage and _refuses_stream_options(result):
+            self._asks_usage = False
+            result = await super()._call(conversation, tools, options, on_delta)
+        return result
+
+    async def _refusal(
+        self, conversation: Conversation, tools: Sequence[Tool], options: Options
+    ) -> ProviderReason | None:
+        refusal = await super()._refusal(conversation, tools, options)
+        ask = refusal is None and bool(tools) and self.client.slot == "local"
+        if ask and await self._supports_tools(options) is False:
+            return ToolsUnsupported(detail="the server says that its model's template has no tools")
+        return refusal
+
+    async def _supports_tools(self, options: Options) -> bool | None:
+        """What llama.cpp says of its model's template, asked once a minute; `None` where nothing is said."""
+        now = asyncio.get_running_loop().time()
+        if self._tool_support is None or now - self._tool_support[0] > _PROPS_KEPT_S:
+            found: bool | None = None
+            result = await self.client.send("GET", "/props", options, headers=self.headers, at_root=True)
+            if isinstance(result, Ok) and result.value.status == 200:
+                found = _tool_capability(result.value.body)
+            self._tool_support = (now, found)
+        return self._tool_support[1]
+
+    def _unsupported(self, conversation: Conversation, options: Options) -> ProviderReason | None:
+        if options.top_k is not None and self._is_openai:
+            return InvalidOptions(detail="OpenAI takes no top_k; leave it unset for this slot")
+        return None
+
+    def _request(
+        self, conversation: Conversation, tools: Sequence[Tool], options: Options, *, stream: bool
+    ) -> Request:
+        messages = self._messages_json(conversation)
+        if options.system:
+            messages = encode({"role": "system", "content": options.system}) + b"," + messages
+        parts = {"messages": b"[" + messages + b"]"}
+        if tools:
+            parts["tools"] = self._tools_json(tools)
+        body = join_body(self._head(options, stream=stream), **parts)
+        return Request("/chat/completions", body, self.headers)
+
+    def _head(self, options: Options, *, stream: bool) -> dict[str, object]:
+        head: dict[str, object] = {"model": options.model}
+        if stream:
+            head["stream"] = True
+            if self._asks_usage:
+                head["stream_options"] = {"include_usage": True}
+        if options.max_tokens is not None:
+            # OpenAI's newer models refuse the old name; local servers read nothing else.
+            head["max_completion_tokens" if self._is_openai else "max_tokens"] = options.max_tokens
+        for name in ("temperature", "top_p", "top_k", "seed", "stop"):
+            value = getattr(options, name)
+            if value is not None:
+                head[name] = value
+        if options.response_format is not None:
+            head["response_format"] = _response_format(options)
+        if options.thinking is not None:
+            head["reasoning_effort"] = _EFFORT[options.thinking]
+        if options.extra:
+            head.update(options.extra)
+        return head
+
+    def _tool(self, tool: Tool) -> object:
+        function: dict[str, object] = {"name": tool.name, "parameters": object_schema(tool)}
+        if tool.description:
+            function["description"] = tool.description
+        return {"type": "function", "function": function}
+
+    def _message(self, message: Message) -> list[dict[str, object]]:
+        blocks = blocks_of(message)
+        if message.role == "assistant":
+            return [_assistant_message(blocks, self.vendor)]
+        wires: list[dict[str, object]] = [
+            {"role": "tool", "tool_call_id": block.tool_use_id, "content": block.content}
+            for block in blocks
+            if isinstance(block, ToolResultBlock)
+        ]
+        parts = [part for block in blocks if (part := _user_part(block)) is not None]
+        if parts:
+            only_text = all(isinstance(b, (TextBlock, ToolResultBlock)) for b in blocks)
+            text = "\n\n".join([b.text for b in blocks if isinstance(b, TextBlock)])
+            wires.append({"role": "user", "content": text if only_text else parts})
+        return wires
+
+    def _reader(self, sent: Sent, on_delta: OnDelta | None) -> ChatReader:
+        return ChatReader(sent, self.vendor, on_delta, strip_thinking=self._strip_thinking)
+
+
+def _refuses_stream_options(result: Result[Reply, ProviderReason]) -> bool:
+    return (
+        isinstance(result, Err)
+        and isinstance(result.reason, InvalidOptions)
+        and "stream_options" in (result.reason.detail or "")
+    )
+
+
+def _tool_capability(props: bytes) -> bool | None:
+    try:
+        parsed = msgspec.json.decode(props)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    caps = parsed.get("chat_template_caps") if isinstance(parsed, dict) else None
+    supports = caps.get("supports_tool_calls") if isinstance(caps, dict) else None
+    return supports if isinstance(supports, bool) else None
+
+
+def _response_format(options: Options) -> dict[str, object]:
+    wanted = options.response_format
+    assert wanted is not None
+    if wanted.schema is None:
+        return {"type": "json_object"}
+    schema = {"name": wanted.name, "schema": wanted.schema, "strict": True}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def _assistant_message(blocks: Sequence[Block], vendor: str) -> dict[str, object]:
+    text = "".join([block.text for block in blocks if isinstance(block, TextBlock)])
+    calls = [_call(block) for block in blocks if isinstance(block, ToolUseBlock)]
+    wire: dict[str, object] = {"role": "assistant", "content": text or None}
+    if calls:
+        wire["tool_calls"] = calls
+        for block in blocks:
+            if isinstance(block, VendorBlock) and block.vendor == vendor:
+                wire.update(msgspec.json.decode(block.data))
+    return wire
+
+
+def _call(block: ToolUseBlock) -> dict[str, object]:
+    function = {"name": block.name, "arguments": encode(block.input).decode()}
+    return {"id": block.id, "type": "function", "function": function}
+
+
+def _user_part(block: Block) -> dict[str, object] | None:
+    if isinstance(block, TextBlock):
+        return {"type": "text", "text": block.text}
+    if isinstance(block, (ImageBlock, DocumentBlock)):
+        url = f"data:{block.media_type};base64,{base64.b64encode(block.data).decode()}"
+        if isinstance(block, ImageBlock):
+            return {"type": "image_url", "image_url": {"url": url}}
+        return {"type": "file", "file": {"filename": block.name or "document", "file_data": url}}
+    return None
+
+
+class _PartialCall:
+    """A tool call as its fragments come in."""
+
+    __slots__ = ("arguments", "id", "name", "whole_arguments")
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.name = ""
+        self.arguments: list[str] = []
+        self.whole_arguments: dict[str, object] | None = None
+
+    def add(self, call: _Call) -> None:
+        if isinstance(call.id, str) and call.id:
+            self.id = call.id
+        function = call.function
+        if function is None:
+            return
+        if isinstance(function.name, str) and function.name and not self.name:
+            self.name = function.name
+        if isinstance(function.arguments, dict):
+            self.whole_arguments = function.arguments
+        elif function.arguments is not None:
+            arguments = function.arguments
+            self.arguments.append(arguments if isinstance(arguments, str) else encode(arguments).decode())
+
+    def is_another(self, call: _Call) -> bool:
+        """Whether the fragment begins a call of its own although it came under this one's index: it has
+        another id, or it names a tool and brings arguments while this call's are complete."""
+        if isinstance(call.id, str) and call.id and self.id and call.id != self.id:
+            return True
+        function = call.function
+        brings = function is not None and bool(function.name) and bool(function.arguments)
+        return brings and bool(self.name) and self._is_complete()
+
+    def _is_complete(self) -> bool:
+        if self.whole_arguments is not None:
+            return True
+        try:
+            msgspec.json.decode("".join(self.arguments))
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            return False
+        return True
+
+    def block(self) -> ToolUseBlock:
+        arguments = self.whole_arguments if self.whole_arguments is not None else "".join(self.arguments)
+        return parse_arguments(self.id, self.name, arguments)
+
+
+class ChatReader:
+    """Reads a chat completion, whole or streamed; the same steps build the reply in both cases."""
+
+    def __init__(
+        self, sent: Sent, vendor: str, on_delta: OnDelta | None, *, strip_thinking: bool = True
+    ) -> None:
+        self._sent = sent
+        self._vendor = vendor
+        self._on_delta = on_delta
+        self._sse = SseParser()
+        self._think = ThinkFilter() if strip_thinking else None
+        self._texts: list[str] = []
+        self._calls: list[_PartialCall] = []
+        self._by_index: dict[object, _PartialCall] = {}
+        self._kept: dict[str, object] = {}
+        self._usage = Usage()
+        self._finish: str | None = None
+        self._heard = False
+        self._done = False
+        self._failure: ProviderReason | None = None
+
+    def feed(self, chunk: bytes) -> bool:
+        for data in self._sse.feed(chunk):
+            if data[:1] != b"{":
+                if data.strip() == b"[DONE]":
+                    self._done = True
+                    return True
+                continue
+            self._take(data)
+            if self._failure is not None:
+                return True
+        return False
+
+    def whole(self, body: bytes) -> None:
+        self._take(body)
+        if self._failure is None and not self._heard:
+            self._failure = unreadable("has no choices")
+        self._done = True
+
+    def _take(self, data: bytes) -> None:
+        try:
+            body = _decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            self._failure = unreadable("is not a chat completion")
+            return
+        if body.error:
+            self._failure = reason_in_body(body.error, self._sent)
+            return
+        self._count(body)
+        if not body.choices:
+            return
+        choice = body.choices[0]
+        said = choice.delta or choice.message
+        if said is not None:
+            self._heard = True
+            self._hear(said, whole=choice.message is not None)
+        if isinstance(choice.finish_reason, str) and choice.finish_reason:
+            self._finish = choice.finish_reason
+
+    def _hear(self, said: _Said, *, whole: bool) -> None:
+        text = said.content if type(said.content) is str else _text_in(said.content)
+        if not text and isinstance(said.refusal, str):
+            text = said.refusal
+        if text and self._think is not None:
+            text = self._think.feed(text)
+        if text:
+            self._texts.append(text)
+            if self._on_delta is not None:
+                self._on_delta(text)
+        for call in said.tool_calls or ():
+            self._hear_call(call, whole=whole)
+        for name in _KEPT_TEXTS:
+            value = getattr(said, name)
+            if value is not None:
+                self._keep(name, value)
+
+    def _hear_call(self, call: _Call, *, whole: bool) -> None:
+        index = call.index if isinstance(call.index, int) else None
+        current = self._by_index.get(index) if index is not None else self._newest_call()
+        begins = index is None and isinstance(call.id, str) and bool(call.id)
+        if current is None or whole or current.is_another(call) or (begins and current.id != call.id):
+            current = _PartialCall()
+            self._calls.append(current)
+            if index is not None:
+                self._by_index[index] = current
+        current.add(call)
+
+    def _newest_call(self) -> _PartialCall | None:
+        return self._calls[-1] if self._calls else None
+
+    def _keep(self, name: str, value: object) -> None:
+        """Adds to what the vendor wants back: texts are joined, details merged, the rest replaced."""
+        known = self._kept.get(name)
+        if isinstance(value, str) and isinstance(known, str):
+            value = known + value
+        elif isinstance(value, list):
+            value = _merge_details(known if isinstance(known, list) else [], value)
+        self._kept[name] = value
+
+    def _count(self, body: _Body) -> None:
+        usage = body.usage
+        if not isinstance(usage, dict) and isinstance(body.x_groq, dict):
+            usage = body.x_groq.get("usage")
+        if isinstance(usage, dict):
+            self._usage = _usage_of(usage)
+
+    def result(self) -> Result[Reply, ProviderReason]:
+        if self._failure is not None:
+            return Err(self._failure)
+        if not self._done and self._finish is None:
+            return Err(cut_off(self._vendor))
+        if self._think is not None and (held := self._think.rest()):
+            self._texts.append(held)
+            if self._on_delta is not None:
+                self._on_delta(held)
+        calls = with_ids([call.block() for call in self._calls if call.name])
+        text = "".join(self._texts)
+        if self._finish in ("tool_calls", "function_call") and not calls and not text:
+            return Err(unreadable("asks for tools and names none"))
+        content: list[Block] = [*self._vendor_blocks(), *text_block(text), *calls]
+        return Ok(
+            Reply(
+                content=tuple(content),
+                stop_reason=self._stop_reason(bool(calls)),
+                usage=self._usage,
+                warnings=self._warnings(),
+            )
+        )
+
+    def _stop_reason(self, has_calls: bool) -> StopReason:
+        if self._finish == "length":
+            return "max_tokens"
+        return "tool_use" if has_calls else "end_turn"
+
+    def _warnings(self) -> tuple[str, ...]:
+        if self._finish == "content_filter":
+            return ("The provider's content filter cut the answer off.",)
+        return ()
+
+    def _vendor_blocks(self) -> tuple[Block, ...]:
+        if not self._kept:
+            return ()
+        return (VendorBlock(self._vendor, msgspec.Raw(encode(self._kept))),)
+
+
+# What servers want back beside the calls that it led to; a plain `reasoning` text is for reading only.
+_KEPT_TEXTS = ("reasoning_content", "reasoning_details", "extra_content", "thought_signature")
+
+
+def _text_in(content: object) -> str:
+    """The text of a content that is a list of parts."""
+    if not isinstance(content, list):
+        return ""
+    texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+    return "".join([text for text in texts if isinstance(text, str)])
+
+
+def _merge_details(known: list[object], more: list[object]) -> list[object]:
+    """Reasoning details with the fragments of each one joined, told apart by type and index."""
+    merged = list(known)
+    for item in more:
+        last = merged[-1] if merged else None
+        if isinstance(item, dict) and isinstance(last, dict) and _same_detail(last, item):
+            joined = dict(last)
+            for key, value in item.items():
+                before = joined.get(key)
+                if key in ("text", "summary", "data") and isinstance(before, str) and isinstance(value, str):
+                    value = before + value
+                joined[key] = value if value is not None else before
+            merged[-1] = joined
+        else:
+            merged.append(item)
+    return merged
+
+
+def _same_detail(first: dict[str, object], second: dict[str, object]) -> bool:
+    index = second.get("index")
+    return index is not None and first.get("index") == index and first.get("type") == second.get("type")
+
+
+def _usage_of(usage: dict[str, Any]) -> Usage:
+    def detail(where: str, what: str) -> int | None:
+        details = usage.get(where)
+        return count(details.get(what)) if isinstance(details, dict) else None
+
+    cached = detail("prompt_tokens_details", "cached_tokens")
+    return Usage(
+        input_tokens=count(usage.get("prompt_tokens")),
+        output_tokens=count(usage.get("completion_tokens")),
+        cached_tokens=cached if cached is not None else count(usage.get("prompt_cache_hit_tokens")),
+        cache_write_tokens=detail("prompt_tokens_details", "cache_write_tokens"),
+        reasoning_tokens=detail("completion_tokens_details", "reasoning_tokens"),
+    )

@@ -1,0 +1,101 @@
+"""The provider contract (P1–P5): what a model backend must offer, and what it may.
+
+A provider is any object with `complete`; `converse` and `converse_stream` are optional. It keeps no
+conversation between calls, returns its failures, raises only for a bug, retries nothing, and lets
+`asyncio.CancelledError` pass at once. An optional `aclose()` releases what it holds, and an optional `name`
+is what events and decisions call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeGuard
+
+from msgspec import Struct
+
+from mead.core.messages import Block, Message, StopReason, Tool
+from mead.core.options import Options
+from mead.core.reasons import ProviderReason
+from mead.core.result import Result
+from mead.core.usage import Usage
+
+OnDelta = Callable[[str], object]
+
+
+class Completion(Struct, frozen=True, kw_only=True):
+    """A text answer. `stop_reason` is `max_tokens` when the limit cut it off. `warnings` are sentences for
+    the person."""
+
+    text: str
+    usage: Usage = Usage()
+    stop_reason: StopReason = "end_turn"
+    warnings: tuple[str, ...] = ()
+
+
+class Reply(Struct, frozen=True, kw_only=True):
+    """An answer in blocks. With `stop_reason` `tool_use` the blocks ask for tools whose results must be sent
+    back; with `max_tokens` the limit cut the answer off."""
+
+    content: tuple[Block, ...]
+    stop_reason: StopReason = "end_turn"
+    usage: Usage = Usage()
+    warnings: tuple[str, ...] = ()
+
+
+class Provider(Protocol):
+    """A model backend."""
+
+    async def complete(
+        self, messages: Sequence[Message], options: Options
+    ) -> Result[Completion, ProviderReason]:
+        """Answers with text, by `options.deadline` at the latest.
+
+        Fails with `MissingApiKey`, `InvalidOptions` (nothing was sent, or the server refused an option),
+        `HttpStatus` (the server refused), `MalformedResponse`, `Transport` or `Timeout`.
+        """
+
+
+class ConversingProvider(Provider, Protocol):
+    """A provider whose model may ask for tools."""
+
+    async def converse(
+        self, messages: Sequence[Message], tools: Sequence[Tool], options: Options
+    ) -> Result[Reply, ProviderReason]:
+        """Like `complete`, but the model may ask for tools. Fails with `ToolsUnsupported` too."""
+
+
+class StreamingProvider(ConversingProvider, Protocol):
+    """A provider that can also stream."""
+
+    async def converse_stream(
+        self, messages: Sequence[Message], tools: Sequence[Tool], options: Options, on_delta: OnDelta
+    ) -> Result[Reply, ProviderReason]:
+        """Like `converse`; `on_delta` gets each fragment of text as it arrives, in order, never an empty one.
+
+        The fragments are a preview; the returned reply is the answer, the same that `converse` would give for
+        the same content. When the stream fails midway, its reason is returned, and the fragments already
+        delivered stay delivered.
+        """
+
+
+def can_converse(provider: Provider) -> TypeGuard[ConversingProvider]:
+    """Whether the provider's model may be given tools."""
+    return callable(getattr(provider, "converse", None))
+
+
+def can_stream(provider: Provider) -> TypeGuard[StreamingProvider]:
+    """Whether the provider can stream."""
+    return callable(getattr(provider, "converse_stream", None))
+
+
+def name_of(provider: object) -> str:
+    """What events and decisions call the provider: its `name`, or its class's."""
+    name = getattr(provider, "name", None)
+    return name if isinstance(name, str) else type(provider).__name__
+
+
+async def close_provider(provider: object) -> None:
+    """Calls the provider's `aclose`, if it has one."""
+    aclose = getattr(provider, "aclose", None)
+    if callable(aclose):
+        await aclose()
