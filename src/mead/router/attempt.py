@@ -1,0 +1,285 @@
+"""Carries a decision out: one provider call, or the tool loop (R5–R11)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from mead import telemetry
+from mead.core.conversation import EncodedMessages, encode, encode_exchange
+from mead.core.messages import (
+    Block,
+    Message,
+    StopReason,
+    Tool,
+    ToolResultBlock,
+    ToolUseBlock,
+    clean_text,
+    text_of,
+)
+from mead.core.options import Options, TurnOptions
+from mead.core.reasons import ProviderReason, ToolLoopLimit, TurnReason
+from mead.core.result import Err, Ok, Result
+from mead.core.scope import CallRecord
+from mead.core.turns import Answer, Decision, Finding, Hub
+from mead.core.usage import Usage, UsageTotal, total
+from mead.providers.protocol import Completion, Reply, can_converse, can_stream
+from mead.router.slots import Slot
+from mead.router.views import CloudView, LocalView, ask
+
+MAX_PROVIDER_CALLS = 8
+"""How many provider calls a turn may make (R6)."""
+
+_WITHHELD = "withheld: private"
+_MALFORMED = "The arguments are not a JSON object, so the tool was not run. Send them again."
+_CUT_IN_A_CALL = "The token limit cut the reply off inside a tool call; the call was not run."
+_log = logging.getLogger("mead.router")
+_ReplyT = TypeVar("_ReplyT", Completion, Reply)
+
+
+class Scan(Protocol):
+    """Looks for private content in a text that is about to be sent."""
+
+    def __call__(self, text: str) -> Sequence[Finding]: ...
+
+
+class Attempt:
+    """One turn on its way. What it has cost so far is there at every moment, also when it is cancelled."""
+
+    def __init__(
+        self,
+        decision: Decision,
+        slot: Slot,
+        call_options: Options,
+        view: LocalView | CloudView,
+        options: TurnOptions,
+        *,
+        hub: Hub,
+        scan: Scan,
+    ) -> None:
+        self._decision = decision
+        self._provider = slot.provider
+        self._call_options = call_options
+        self._view = view
+        self._options = options
+        self._scope = options.scope
+        self._hub = hub
+        self._scan = scan
+        self._usages: list[Usage] = []
+        self._calls_made = 0
+        self._warnings: list[str] = []
+        self._label = decision.label
+        self.tool_calls = 0
+        self.withheld_results = 0
+
+    @property
+    def usage(self) -> UsageTotal:
+        """What the provider calls made so far have cost."""
+        return total(self._usages)
+
+    async def run(self, newest: EncodedMessages, tools: Sequence[Tool]) -> Result[Answer, TurnReason]:
+        """Answers `newest`; with tools as a loop, without as one call."""
+        if tools and can_converse(self._provider):
+            return await self._loop(newest, tools)
+        return await self._once(newest)
+
+    async def _once(self, newest: EncodedMessages) -> Result[Answer, TurnReason]:
+        """One call without tools (R5)."""
+        provider, conversation = self._provider, ask(self._view, newest)
+        if self._options.stream and can_stream(provider):
+            options = self._options_now()
+            reply = await self._accounted(
+                lambda: provider.converse_stream(conversation, (), options, self._scope.delta)
+            )
+            if isinstance(reply, Err):
+                return reply
+            text, stop_reason = text_of(reply.value.content), reply.value.stop_reason
+        else:
+            options = self._options_now()
+            completion = await self._accounted(lambda: provider.complete(conversation, options))
+            if isinstance(completion, Err):
+                return completion
+            text, stop_reason = completion.value.text, completion.value.stop_reason
+            if self._options.stream and text:
+                self._scope.delta(text)
+        return Ok(self._answer(text, encode_exchange(newest, text), stop_reason))
+
+    async def _loop(self, newest: EncodedMessages, tools: Sequence[Tool]) -> Result[Answer, TurnReason]:
+        """The model answers or asks for tools, the results go back, until it answers (R6)."""
+        messages = newest.decode()
+        call_ids: set[str] = set()
+        for number in range(1, MAX_PROVIDER_CALLS + 1):
+            result = await self._converse(messages, tools)
+            if isinstance(result, Err):
+                return result
+            reply = _with_fresh_ids(result.value, call_ids)
+            calls = [block for block in reply.content if isinstance(block, ToolUseBlock)]
+            self.tool_calls += len(calls)
+            if not calls or reply.stop_reason == "max_tokens":
+                return Ok(self._last_answer(messages, reply, cut_in_a_call=bool(calls)))
+            if number == MAX_PROVIDER_CALLS:
+                break  # nobody would read the results: the calls are not run
+            results = await self._run_calls(calls, tools)
+            messages = [*messages, Message("assistant", reply.content), Message("user", results)]
+        return Err(
+            ToolLoopLimit(detail=f"the model still asked for tools in provider call {MAX_PROVIDER_CALLS}")
+        )
+
+    async def _converse(
+        self, messages: Sequence[Message], tools: Sequence[Tool]
+    ) -> Result[Reply, ProviderReason]:
+        provider, conversation = self._provider, ask(self._view, encode(messages))
+        options = self._options_now()
+        if self._options.stream and can_stream(provider):
+            return await self._accounted(
+                lambda: provider.converse_stream(conversation, tools, options, self._scope.delta)
+            )
+        assert can_converse(provider)
+        result = await self._accounted(lambda: provider.converse(conversation, tools, options))
+        if self._options.stream and isinstance(result, Ok) and (text := text_of(result.value.content)):
+            self._scope.delta(text)
+        return result
+
+    def _options_now(self) -> Options:
+        """The call's options, with the deadline as it stands: it moves while a person is asked."""
+        return msgspec.structs.replace(
+            self._call_options,
+            deadline=self._scope.deadline,
+            route=self._decision.route,
+            scope=self._scope,
+        )
+
+    async def _accounted(
+        self, call: Callable[[], Awaitable[Result[_ReplyT, ProviderReason]]]
+    ) -> Result[_ReplyT, ProviderReason]:
+        """Makes one provider call between its two ledger entries, whatever becomes of it (L1)."""
+        self._calls_made += 1
+        record = CallRecord(
+            number=self._calls_made,
+            route=self._decision.route,
+            provider=self._decision.provider or "",
+            model=self._call_options.model,
+        )
+        await self._scope.call_opened(record)
+        started = time.perf_counter()
+        usage, status = None, "crashed"
+        try:
+            result = await call()
+            if isinstance(result, Ok):
+                usage, status = result.value.usage, "ok"
+                self._usages.append(usage)
+                self._warnings.extend(result.value.warnings)
+            else:
+                status = result.reason.tag
+        except asyncio.CancelledError:
+            status = "cancelled"
+            raise
+        finally:
+            self._tell(record, usage, status, time.perf_counter() - started)
+            await self._scope.call_closed(record, usage, status)
+        return result
+
+    def _tell(self, record: CallRecord, usage: Usage | None, status: str, duration_s: float) -> None:
+        if not telemetry.listened(telemetry.PROVIDER_CALL):
+            return
+        telemetry.emit(
+            telemetry.PROVIDER_CALL,
+            {
+                "duration": duration_s,
+                "input_tokens": usage.input_tokens if usage else None,
+                "output_tokens": usage.output_tokens if usage else None,
+            },
+            {
+                "route": record.route,
+                "provider": record.provider,
+                "model": record.model,
+                "status": "ok" if status == "ok" else "error",
+                "reason": None if status == "ok" else status,
+                "session_id": self._options.session_id,
+            },
+        )
+
+    async def _run_calls(
+        self, calls: Sequence[ToolUseBlock], tools: Sequence[Tool]
+    ) -> tuple[ToolResultBlock, ...]:
+        """Runs the calls of one reply side by side; the results keep the order of the calls."""
+        if len(calls) == 1:
+            return (await self._run_call(calls[0], tools),)
+        return tuple(await asyncio.gather(*[self._run_call(call, tools) for call in calls]))
+
+    async def _run_call(self, call: ToolUseBlock, tools: Sequence[Tool]) -> ToolResultBlock:
+        """Runs one call, once. Whatever goes wrong becomes a result that tells the model (R7)."""
+        if call.malformed is not None:
+            return _error(call, _MALFORMED)
+        if all(tool.name != call.name for tool in tools):
+            known = ", ".join([tool.name for tool in tools])
+            return _error(call, f"There is no tool named {call.name!r}. The tools are: {known}.")
+        try:
+            output = await self._hub.call_tool(call.name, dict(call.input), self._options)
+        except Exception as error:
+            _log.error("the hub raised %s in a call of %s", type(error).__name__, call.name)
+            return _error(call, "The tool failed. The call may have been carried out.")
+        if self._is_private(output.content):
+            self.withheld_results += 1
+            return _error(call, _WITHHELD)
+        return ToolResultBlock(call.id, clean_text(output.content), output.is_error)
+
+    def _is_private(self, result: str) -> bool:
+        """Whether a tool's result must be kept from the model (R16). The local model may see everything, but
+        then the turn is no longer shareable: its answer is made from the result."""
+        if not self._scan(result):
+            return False
+        if self._decision.route == "cloud":
+            return True
+        self._label = "local_only"
+        return False
+
+    def _last_answer(self, messages: Sequence[Message], reply: Reply, *, cut_in_a_call: bool) -> Answer:
+        """The answer that ends a loop. Calls that were never run do not enter the history."""
+        if cut_in_a_call:
+            self._warnings.append(_CUT_IN_A_CALL)
+        text = text_of(reply.content)
+        used_tools = len(messages) > 1
+        content: str | tuple[Block, ...] = text
+        if used_tools:
+            # Only where tools were used may a vendor ask for its own blocks back.
+            content = tuple([block for block in reply.content if not isinstance(block, ToolUseBlock)])
+        return self._answer(text, encode([*messages, Message("assistant", content)]), reply.stop_reason)
+
+    def _answer(self, text: str, messages: EncodedMessages, stop_reason: StopReason) -> Answer:
+        if self._decision.route == "local" and self._label == "shareable" and self._scan(text):
+            self._label = "local_only"
+        return Answer(
+            text=text,
+            messages=messages,
+            stop_reason="max_tokens" if stop_reason == "max_tokens" else "end_turn",
+            label=self._label,
+            decision=self._decision,
+            usage=self.usage,
+            tool_calls=self.tool_calls,
+            warnings=tuple(self._warnings),
+        )
+
+
+def _error(call: ToolUseBlock, text: str) -> ToolResultBlock:
+    return ToolResultBlock(call.id, text, is_error=True)
+
+
+def _with_fresh_ids(reply: Reply, seen: set[str]) -> Reply:
+    """The reply with call ids that no earlier reply of the turn has used; remembers its ids in `seen`."""
+    content: list[Block] = []
+    for block in reply.content:
+        if isinstance(block, ToolUseBlock):
+            call_id, number = block.id, 1
+            while call_id in seen:
+                number += 1
+                call_id = f"{block.id}_{number}"
+            seen.add(call_id)
+            block = block if call_id == block.id else msgspec.structs.replace(block, id=call_id)
+        content.append(block)
+    return msgspec.structs.replace(reply, content=tuple(content))
