@@ -1,0 +1,115 @@
+"""mead: a runtime for LLM-backed assistants.
+
+    import mead
+
+    session_id = mead.start_session()
+    result = mead.submit_turn(session_id, "hello", route="local")
+
+The functions here use a default runtime and block; `mead.aio` has the same to await. A program of any size
+opens a `Runtime` (async) or a `SyncRuntime` of its own.
+"""
+
+from __future__ import annotations
+
+from mead import aio, telemetry
+from mead.core.messages import (
+    Block,
+    DocumentBlock,
+    ImageBlock,
+    Message,
+    TextBlock,
+    Tool,
+    ToolResultBlock,
+    ToolUseBlock,
+    VendorBlock,
+)
+from mead.core.options import NO_OPTIONS, Options, ResponseFormat, TurnOptions
+from mead.core.result import Err, MeadError, Ok, Result
+from mead.core.turns import Answer, Cause, Decision, Finding, Handler, Hub, NoHub, ToolOutput, Turn, Verdict
+from mead.core.usage import Usage, UsageTotal
+from mead.mcp.functions import tool
+from mead.mcp.hub import ToolHub
+from mead.mcp.policy import Policy
+from mead.providers.protocol import Completion, Provider, Reply
+from mead.router import Refused, Router, RuleClassifier, Slot, Slots, route
+from mead.sessions.default import (
+    cancel_turn,
+    configure,
+    explain,
+    history,
+    start_session,
+    stop_session,
+    stream_turn,
+    submit_turn,
+)
+from mead.sessions.events import Delta, Finished, ToolCalled, ToolReturned, TurnEvent
+from mead.sessions.handlers import EchoHandler
+from mead.sessions.runtime import Runtime
+from mead.sessions.sync import SyncRuntime
+from mead.settings import ConfigError, Settings
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "NO_OPTIONS",
+    "Answer",
+    "Block",
+    "Cause",
+    "Completion",
+    "ConfigError",
+    "Decision",
+    "Delta",
+    "DocumentBlock",
+    "EchoHandler",
+    "Err",
+    "Finding",
+    "Finished",
+    "Handler",
+    "Hub",
+    "ImageBlock",
+    "MeadError",
+    "Message",
+    "NoHub",
+    "Ok",
+    "Options",
+    "Policy",
+    "Provider",
+    "Refused",
+    "Reply",
+    "ResponseFormat",
+    "Result",
+    "Router",
+    "RuleClassifier",
+    "Runtime",
+    "Settings",
+    "Slot",
+    "Slots",
+    "SyncRuntime",
+    "TextBlock",
+    "Tool",
+    "ToolCalled",
+    "ToolHub",
+    "ToolOutput",
+    "ToolResultBlock",
+    "ToolReturned",
+    "ToolUseBlock",
+    "Turn",
+    "TurnEvent",
+    "TurnOptions",
+    "Usage",
+    "UsageTotal",
+    "VendorBlock",
+    "Verdict",
+    "aio",
+    "cancel_turn",
+    "configure",
+    "explain",
+    "history",
+    "route",
+    "start_session",
+    "stop_session",
+    "stream_turn",
+    "submit_turn",
+    "telemetry",
+    "tool",
+]

@@ -1,0 +1,199 @@
+"""The runtime for code that is not async: the same methods, each waiting for its result.
+
+The runtime itself lives on an event loop of its own, on a thread of its own. So it works from plain scripts,
+from threads, and from inside a running event loop (a notebook), and sessions outlive any `asyncio.run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from mead.core.reasons import NoSuchSession, TurnReason
+from mead.core.result import Result
+from mead.core.turns import Answer, Decision, Turn
+from mead.router.decide import Refused
+from mead.sessions.events import TurnEvent
+from mead.sessions.run import SentRecord
+from mead.sessions.runtime import Runtime, SessionKeywords, TurnKeywords
+from mead.settings import load
+
+_T = TypeVar("_T")
+_CLOSE_TIMEOUT_S = 10.0
+
+
+class BackgroundLoop:
+    """An event loop that runs on a daemon thread until it is closed."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="mead", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Begins a coroutine on the loop. Raises `RuntimeError` after closing."""
+        if self.loop.is_closed():
+            work.close()
+            raise RuntimeError("the runtime is closed")
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def call(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Runs a coroutine on the loop and waits for it. Ctrl-C in the waiting thread cancels it.
+
+        Raises `RuntimeError` after closing, and from the loop's own thread, which would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("SyncRuntime cannot be called from its own loop; use Runtime there")
+        future = self.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Cancels what still runs and ends the thread. May be called twice."""
+        if self.loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self.loop).result(_CLOSE_TIMEOUT_S)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(_CLOSE_TIMEOUT_S)
+        if not self._thread.is_alive():
+            self.loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=1.0)
+    loop = asyncio.get_running_loop()
+    await loop.shutdown_asyncgens()
+
+
+class SyncRuntime:
+    """A `Runtime` that waits: see there for what each method does and returns.
+
+    with SyncRuntime.open("mead.toml") as runtime:
+        print(runtime.submit_turn(runtime.start_session(), "hello").unwrap().text)
+    """
+
+    def __init__(self, make: Callable[[], Runtime] = Runtime) -> None:
+        """`make` is called on the background loop: `SyncRuntime(lambda: Runtime(slots=…))`."""
+        self._background = BackgroundLoop()
+        try:
+            self._runtime = self._background.call(_enter(make))
+        except BaseException:
+            self._background.close()
+            raise
+
+    @classmethod
+    def open(cls, config: str | Path | None = None) -> Self:
+        """A runtime for a configuration file; see `Runtime.open`."""
+        settings = load(Path(config) if config is not None else None)
+        return cls(lambda: Runtime(settings))
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime behind it; its coroutines run on the background loop only."""
+        return self._runtime
+
+    def submit(self, call: Callable[[Runtime], Coroutine[Any, Any, _T]]) -> Future[_T]:
+        """Begins a coroutine of the runtime's, without waiting for it."""
+        return self._background.submit(call(self._runtime))
+
+    def for_owner(self, owner: str) -> Self:
+        """The same runtime as another owner sees it."""
+        view = object.__new__(type(self))
+        view._background = self._background
+        view._runtime = self._runtime.for_owner(owner)
+        return view
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends every turn, closes the connections, and ends the thread. May be called twice."""
+        if not self._background.loop.is_closed():
+            self._background.call(self._runtime.aclose())
+            self._background.close()
+
+    def start_session(self, **session: Unpack[SessionKeywords]) -> str:
+        return self._background.call(self._runtime.start_session(**session))
+
+    def submit_turn(
+        self, session_id: str, text: str, **turn: Unpack[TurnKeywords]
+    ) -> Result[Answer, TurnReason]:
+        return self._background.call(self._runtime.submit_turn(session_id, text, **turn))
+
+    def stream_turn(
+        self, session_id: str, text: str, **turn: Unpack[TurnKeywords]
+    ) -> Generator[TurnEvent, None, None]:
+        """Yields the turn's events; leaving the loop early cancels the turn."""
+        queue: SimpleQueue[TurnEvent | BaseException | None] = SimpleQueue()
+
+        async def pump() -> None:
+            error: BaseException | None = None
+            try:
+                async with contextlib.aclosing(self._runtime.stream_turn(session_id, text, **turn)) as events:
+                    async for event in events:
+                        queue.put(event)
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                queue.put(error)
+
+        pumping = self._background.submit(pump())
+        try:
+            while (event := queue.get()) is not None:
+                if isinstance(event, BaseException):
+                    raise event
+                yield event
+        finally:
+            pumping.cancel()
+
+    def cancel_turn(self, session_id: str) -> bool:
+        return self._background.call(self._runtime.cancel_turn(session_id))
+
+    def stop_session(self, session_id: str) -> bool:
+        return self._background.call(self._runtime.stop_session(session_id))
+
+    def history(self, session_id: str) -> Result[tuple[Turn, ...], NoSuchSession]:
+        return self._background.call(self._runtime.history(session_id))
+
+    def sessions(self) -> tuple[str, ...]:
+        return self._background.call(self._runtime.sessions())
+
+    def egress(self, session_id: str | None = None) -> tuple[SentRecord, ...]:
+        return self._background.call(self._runtime.egress(session_id))
+
+    def explain(
+        self, text: str, *, session_id: str | None = None, **turn: Unpack[TurnKeywords]
+    ) -> Result[Decision | Refused, TurnReason]:
+        return self._background.call(self._runtime.explain(text, session_id=session_id, **turn))
+
+
+async def _enter(make: Callable[[], Runtime]) -> Runtime:
+    return await make().__aenter__()
