@@ -1,0 +1,63 @@
+"""The command line. Each command is a file of this folder, loaded when it is used.
+
+Exit status: 0 ok, 1 the turn failed, 2 wrong usage or configuration.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import click
+
+_COMMANDS = {
+    "ask": "Ask one question; the answer goes to standard output.",
+    "chat": "Talk with the model.",
+    "doctor": "Check the configuration and each model, and say what to do.",
+    "explain": "Say where a turn would go and why, without sending anything.",
+    "model": "Install the embedded model.",
+}
+
+
+class _Commands(click.Group):
+    """The commands by name. Their help is known without loading them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = importlib.import_module(f"mead.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The configuration file (else $MEAD_CONFIG, ./mead.toml, or the one in your configuration folder).",
+)
+@click.version_option(package_name="mead-runtime", prog_name="mead")
+@click.pass_context
+def app(ctx: click.Context, config: Path | None) -> None:
+    """Talk to a local or a cloud model. What is local stays local."""
+    ctx.obj = config
+
+
+def main() -> None:
+    """The program `mead`."""
+    try:
+        app(standalone_mode=True)
+    except BrokenPipeError:
+        # The reader of our output has left (`mead ask … | head`): nobody is there to be told.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

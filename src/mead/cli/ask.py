@@ -1,0 +1,70 @@
+"""`mead ask`: one turn, the answer on standard output."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mead.cli import _json
+from mead.cli._embedded import ensure_model
+from mead.cli._open import command_settings, open_runtime
+from mead.cli._options import read_turn, turn_options
+from mead.cli._terminal import TURN_FAILED, describe, say, say_facts, write_answer
+from mead.cli._turn import stream_to_terminal
+from mead.core.reasons import Cancelled
+from mead.core.result import Err, Ok
+from mead.sessions.run import TurnResult
+from mead.sessions.runtime import TurnKeywords
+from mead.sessions.sync import SyncRuntime
+
+
+@click.command("ask")
+@click.argument("text", nargs=-1)
+@turn_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+@click.option("--stream/--no-stream", default=None, help="Write as it arrives (the default at a terminal).")
+@click.pass_obj
+def command(
+    config: Path | None, /, text: tuple[str, ...], as_json: bool, stream: bool | None, **options: Any
+) -> None:
+    """Ask one question; the answer goes to standard output.
+
+    Piped text is added to the question: cat notes.txt | mead ask "sum this up"
+    """
+    question, turn = read_turn(text, **options)
+    settings = command_settings(config)
+    ensure_model(settings)
+    with open_runtime(settings) as runtime:
+        session_id = runtime.start_session()
+        if stream is None:
+            stream = sys.stdout.isatty()
+        if stream and not as_json:
+            result = stream_to_terminal(runtime, session_id, question, **turn) or Err(Cancelled())
+        else:
+            result = _whole(runtime, session_id, question, turn)
+            _write(result, session_id, as_json=as_json)
+    if isinstance(result, Err):
+        say(f"mead: {describe(result.reason)}")
+        sys.exit(TURN_FAILED)
+
+
+def _whole(runtime: SyncRuntime, session_id: str, question: str, turn: TurnKeywords) -> TurnResult:
+    try:
+        return runtime.submit_turn(session_id, question, **turn)
+    except KeyboardInterrupt:
+        return Err(Cancelled())
+
+
+def _write(result: TurnResult, session_id: str, *, as_json: bool) -> None:
+    if isinstance(result, Ok):
+        if as_json:
+            _json.write(_json.answer_json(result.value, session_id))
+        else:
+            write_answer(result.value.text, newline=True)
+            if sys.stderr.isatty() or result.value.warnings or result.value.stop_reason == "max_tokens":
+                say_facts(result.value)
+    elif as_json:
+        _json.write(_json.reason_json(result.reason, session_id))

@@ -1,0 +1,60 @@
+"""`mead explain`: where a turn would go and why. Nothing is sent."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mead.cli import _json
+from mead.cli._open import command_settings, open_runtime
+from mead.cli._options import read_turn, turn_options
+from mead.cli._terminal import TURN_FAILED, describe, safe, say
+from mead.core.result import Err
+from mead.core.turns import Decision
+from mead.router.decide import Refused
+
+
+@click.command("explain")
+@click.argument("text", nargs=-1)
+@turn_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+@click.pass_obj
+def command(config: Path | None, /, text: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Say where a turn would go and why, without sending anything."""
+    question, turn = read_turn(text, **options)
+    with open_runtime(command_settings(config)) as runtime:
+        result = runtime.explain(question, **turn)
+    if isinstance(result, Err):
+        say(f"mead: {describe(result.reason)}")
+        sys.exit(TURN_FAILED)
+    if as_json:
+        _json.write(_json.decision_json(result.value))
+    else:
+        click.echo(safe("\n".join(lines_of(result.value))))
+
+
+def lines_of(decision: Decision | Refused) -> list[str]:
+    """A decision in lines for a person."""
+    refused = decision.reason if isinstance(decision, Refused) else None
+    if isinstance(decision, Refused):
+        decision = decision.decision
+    where = f"{decision.provider or 'nothing'}" + (f", model {decision.model}" if decision.model else "")
+    lines = [f"route     {decision.route} ({decision.source}) → {where}"]
+    lines += [f"because   {cause.text}" for cause in decision.causes]
+    lines += [
+        f"found     {finding.kind} at {finding.start}–{finding.end}: {finding.masked}"
+        for finding in decision.findings
+    ]
+    if decision.score is not None:
+        lines.append(f"score     {decision.score:.2f} (0 easy, 1 hard; a guess from the surface of the text)")
+    lines.append(f"label     {decision.label}")
+    if decision.withheld:
+        lines.append(f"withheld  {decision.withheld} earlier turns, which are local_only")
+    tools = "not known yet" if decision.tools is None else ", ".join(decision.tools) or "none"
+    lines.append(f"tools     {tools}")
+    if refused is not None:
+        lines.append(f"refused   {describe(refused)}")
+    return lines
