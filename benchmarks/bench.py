@@ -1,5 +1,5 @@
-"""What a turn costs in mead beside a bare aiohttp client, as ratios: both run in turn in the same process against
-the same mock server, so that a busy machine slows both.
+"""What a turn costs in mead beside a bare aiohttp client, as ratios: both run in turn in the same process
+against the same mock server, so that a busy machine slows both.
 
     scripts/bench [--json] [--rounds N] [--only W1,W3]
 
@@ -197,9 +197,8 @@ def main() -> None:
                 figures[name] = asyncio.run(_measure(name, base_url, arguments.rounds))
             if not arguments.json:
                 found = figures[name]
-                print(
-                    f"{name:<4} {found['ratio']:>5.2f} × floor   (mead {found['mead']:,}, floor {found['floor']:,} {found['unit']})"
-                )
+                beside = f"(mead {found['mead']:,}, floor {found['floor']:,} {found['unit']})"
+                print(f"{name:<4} {found['ratio']:>5.2f} × floor   {beside}")
     if arguments.json:
         print(json.dumps(figures))
 

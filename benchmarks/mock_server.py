@@ -11,6 +11,7 @@ import asyncio
 import json
 import re
 import sys
+from typing import ClassVar
 
 _PATH = re.compile(rb"^POST /l(\d+)-n(\d+)/")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -54,7 +55,7 @@ def _streamed(deltas: int) -> bytes:
 
 
 class _Connection(asyncio.Protocol):
-    _canned: dict[tuple[int, bool], bytes] = {}
+    _canned: ClassVar[dict[tuple[int, bool], bytes]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
