@@ -55,9 +55,13 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     scope: Scope = NULL_SCOPE
 
     def over(self, base: Options) -> Options:
-        """These options where they are set, `base` where they are not."""
-        mine = {name: value for name in _LAYERED if (value := getattr(self, name)) is not None}
-        return msgspec.structs.replace(base, **mine) if mine else base
+        """These options where they are set, `base` where they are not; the lower part stays as it is."""
+        filled = {
+            name: value
+            for name in _LAYERED
+            if getattr(self, name) is None and (value := getattr(base, name)) is not None
+        }
+        return msgspec.structs.replace(self, **filled) if filled else self
 
 
 _LAYERED = tuple(name for name in Options.__struct_fields__ if name not in ("deadline", "route", "scope"))

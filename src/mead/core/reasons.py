@@ -71,7 +71,8 @@ class HttpStatus(Reason, frozen=True):
 
 class Transport(Reason, frozen=True):
     """The connection failed. `cause` is a short word: `refused`, `dns`, `tls`, `reset`, `cut` (the answer
-    ended before its end), or `not_local` (the egress gate did not allow the address)."""
+    ended before its end), `not_local` (the egress gate did not allow the address), or `engine` (the embedded
+    model's process cannot run)."""
 
     cause: str
 

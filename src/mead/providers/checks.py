@@ -1,4 +1,4 @@
-"""Asks a provider's server whether it is there and has the model, without sending anything of a conversation."""
+"""Asks a provider's server whether it is there and has the model; sends nothing of a conversation."""
 
 from __future__ import annotations
 
