@@ -1,80 +1,83 @@
 """A session with the embedded model: three streamed turns, one turn that is refused, a decision explained,
-and the tokens counted. Run it with `scripts/demo`."""
+and the tokens counted. `scripts/demo` installs what it needs and runs it."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import mead
-from mead.cli._embedded import ensure_model
-from mead.cli._open import command_settings
-from mead.cli._terminal import describe, facts_of
+from mead.settings import parse
 
+CONFIG = """
+[router.slots.local]
+provider = "embedded"
+"""
 SYSTEM = "You are a friendly assistant. Answer in one or two short sentences."
 TURNS = (
     "Rewrite this sentence politely: give me the report now.",
     "Give me a one-line description of a lighthouse.",
     "Write a short greeting for a new colleague.",
 )
-
-
-@contextmanager
-def heading(text: str) -> Iterator[None]:
-    print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}")
-    yield
+QUESTIONS = ("My card number is 4012 8888 8888 1881, is it valid?", "What is a lighthouse?")
 
 
 def main() -> None:
-    settings = command_settings(None)
-    ensure_model(settings)
-    totals = [0, 0]
+    settings = parse(CONFIG)
     with mead.SyncRuntime(lambda: mead.Runtime(settings)) as runtime:
-        session = runtime.start_session(system=SYSTEM)
-        with heading("Three turns, answered by a real model on this machine"):
-            for text in TURNS:
-                print(f"\n> {text}")
-                answer = stream(runtime, session, text)
-                print(f"\n  [{facts_of(answer)}]")
-                totals[0] += answer.usage.input_tokens
-                totals[1] += answer.usage.output_tokens
-
-        with heading("A turn that asks for the cloud model, whose slot is empty"):
-            before = runtime.egress()
-            result = runtime.submit_turn(session, "Hello, cloud!", route="cloud")
-            assert isinstance(result, mead.Err)
-            after = runtime.egress()
-            print(describe(result.reason))
-            print(f"Requests that left for it: {len(after) - len(before)}.")
-            hosts = sorted({sent.record.host.rpartition(":")[0] for sent in after})
-            print(f"All requests of this session ({len(after)}) went to: {', '.join(hosts)}.")
-
-        with heading("Where a turn would go, and why (nothing is sent)"):
-            for text in ("My card number is 4012 8888 8888 1881, is it valid?", "What is a lighthouse?"):
-                decision = runtime.explain(text).unwrap()
-                assert isinstance(decision, mead.Decision)
-                reasons = " ".join(cause.text for cause in decision.causes)
-                print(f"> {text}\n  {decision.route}, {decision.label}: {reasons}")
-
-        turns = runtime.history(session).unwrap()
-        with heading("The session"):
-            print(
-                f"{len(turns)} turns kept (the refused one left nothing behind), {totals[0]} tokens in, ",
-                end="",
-            )
-            print(f"{totals[1]} out.")
+        session_id = runtime.start_session(system=SYSTEM, turn_timeout_s=300)
+        heading("Three turns, answered by a real model on this machine")
+        usages = [stream(runtime, session_id, text) for text in TURNS]
+        heading("A turn that asks for the cloud model, whose slot is empty")
+        show_refusal(runtime, session_id)
+        heading("Where a turn would go, and why (nothing is sent)")
+        for text in QUESTIONS:
+            show_decision(runtime, text)
+        heading("The session")
+        turns = runtime.history(session_id).unwrap()
+        print(f"{len(turns)} turns are kept; the refused one left nothing behind.")
+        print(
+            f"{sum(usage.input_tokens for usage in usages)} tokens in, "
+            f"{sum(usage.output_tokens for usage in usages)} out."
+        )
 
 
-def stream(runtime: mead.SyncRuntime, session: str, text: str) -> mead.Answer:
-    """Streams one turn to standard output, and gives its answer."""
-    for event in runtime.stream_turn(session, text, route="local", options=mead.Options(max_tokens=60)):
+def heading(text: str) -> None:
+    print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}")
+
+
+def stream(runtime: mead.SyncRuntime, session_id: str, text: str) -> mead.UsageTotal:
+    """Streams one turn to standard output, and gives what it cost."""
+    print(f"\n> {text}")
+    for event in runtime.stream_turn(session_id, text, options=mead.Options(max_tokens=60)):
         match event:
             case mead.Delta(text=fragment):
                 print(fragment, end="", flush=True)
             case mead.Finished(result=result):
-                return result.unwrap()
+                answer = result.unwrap()
+                usage = answer.usage
+                print(f"\n  [{answer.route}, {usage.input_tokens} tokens in, {usage.output_tokens} out]")
+                return usage
     raise AssertionError("a streamed turn ends with Finished")
+
+
+def show_refusal(runtime: mead.SyncRuntime, session_id: str) -> None:
+    """A forced turn for a slot that is empty fails, and nothing leaves."""
+    before = runtime.egress(session_id)
+    result = runtime.submit_turn(session_id, "Hello, cloud!", route="cloud")
+    assert isinstance(result, mead.Err)
+    print(f"The turn failed with {result.reason}")
+    after = runtime.egress(session_id)
+    print(f"Requests that it sent: {len(after) - len(before)}.")
+    hosts = sorted({sent.record.host for sent in after})
+    print(f"All {len(after)} requests of this session went to {', '.join(hosts)}.")
+
+
+def show_decision(runtime: mead.SyncRuntime, text: str) -> None:
+    """What would be decided of a turn."""
+    decision = runtime.explain(text).unwrap()
+    assert isinstance(decision, mead.Decision)
+    print(f"> {text}")
+    print(f"  {decision.route}, {decision.label}: {' '.join(cause.text for cause in decision.causes)}")
 
 
 if __name__ == "__main__":
