@@ -67,6 +67,8 @@ def _answer_calls(messages: list[tuple[Role, list[Block]]]) -> list[Message]:
     seen: set[str] = set()
     open_calls: list[tuple[str, str]] = []
     for role, blocks in messages:
+        if role == "assistant" and not repaired:
+            continue  # the message before it held nothing but orphaned results
         if role == "assistant":
             blocks, open_calls = _distinct_calls(blocks, seen)
         else:
