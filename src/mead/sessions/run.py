@@ -138,7 +138,7 @@ class TurnRun:
     async def _run(self, handler: Handler, turns: Sequence[Turn], state: object) -> None:
         result: TurnResult
         try:
-            result = await handler.handle_turn(turns, state, self.options)
+            result = _checked(await handler.handle_turn(turns, state, self.options))
         except asyncio.CancelledError as error:
             result = Err(Crashed(error="CancelledError"), cause=error)
         except Exception as error:
@@ -229,6 +229,13 @@ _REASONS: dict[EndCause, TurnReason] = {
     "shutting_down": ShuttingDown(),
     "queue_timeout": Timeout(limit="queue", detail="the turns before it took too long"),
 }
+
+
+def _checked(result: object) -> TurnResult:
+    """What a handler returned. Raises `TypeError` for what is no result: handlers are other people's code."""
+    if isinstance(result, Err) or (isinstance(result, Ok) and isinstance(result.value, Answer)):
+        return result  # an Err of anything: its reason is the handler's own
+    raise TypeError(f"handle_turn() must return Ok(Answer) or Err, not {type(result).__name__}")
 
 
 def _log_crash(session_id: str, number: int, error: Exception) -> None:
