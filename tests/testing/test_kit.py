@@ -72,16 +72,17 @@ async def ask(server: FakeServer, pieces: list[bytes] | None = None) -> object:
             pieces.append(chunk)
         return False
 
-    result = await client.send("POST", "/x", Options(), body=b'{"a":1}', on_chunk=keep)
-    await client.aclose()
-    return result
+    try:
+        return await client.send("POST", "/x", Options(), body=b'{"a":1}', on_chunk=keep)
+    finally:
+        await client.aclose()
 
 
 async def test_the_server_answers_in_order_and_keeps_what_came_in() -> None:
     def echo(request: Received) -> Answer:
         return Answer(status=404, body=request.body)
 
-    async with FakeServer(echo, Answer(status=500), routes={"/props": Answer(status=204)}) as server:
+    async with FakeServer(echo, Answer(status=500), routes={"/props": Answer(status=201)}) as server:
         client = HttpClient(server.url, slot="local")
         replies = [
             (await client.send("POST", path, Options(), body=b'{"a":1}')).unwrap()
@@ -89,7 +90,7 @@ async def test_the_server_answers_in_order_and_keeps_what_came_in() -> None:
         ]
         await client.aclose()
 
-    assert [reply.status for reply in replies] == [404, 204, 500, 500]
+    assert [reply.status for reply in replies] == [404, 201, 500, 500]
     assert replies[0].body == b'{"a":1}'
     assert [request.path for request in server.requests] == ["/one", "/props", "/two", "/three"]
     assert server.requests_to("/two")[0].json() == {"a": 1}
