@@ -6,8 +6,6 @@ Exit status: 0 ok, 1 the turn failed, 2 wrong usage or configuration.
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from pathlib import Path
 
 import click
@@ -55,9 +53,7 @@ def app(ctx: click.Context, config: Path | None) -> None:
 
 def main() -> None:
     """The program `mead`."""
-    try:
-        app(standalone_mode=True)
-    except BrokenPipeError:
-        # The reader of our output has left (`mead ask … | head`): nobody is there to be told.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    from mead.cli._terminal import prepare_streams
+
+    prepare_streams()
+    app(prog_name="mead")

@@ -6,7 +6,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from mead.cli._terminal import fail_usage, say
+from mead.cli._found import has_engine
+from mead.cli._terminal import fail_usage, is_terminal, say
 from mead.settings import Settings
 
 
@@ -16,6 +17,8 @@ def ensure_model(settings: Settings) -> None:
     local = settings.router.slots.local
     if local is None or local.provider != "embedded" or settings.embedded.model_path is not None:
         return
+    if not has_engine():
+        fail_usage("the engine of the embedded model is not installed: pip install 'mead-runtime[local]'")
     from mead.providers.embedded.model import find_model
 
     folder = settings.data_folder / "models"
@@ -29,13 +32,13 @@ def install(folder: Path) -> Path:
     from mead.providers.embedded.model import ModelInstallError, install_model
 
     try:
-        if not sys.stderr.isatty():
+        if not is_terminal(sys.stderr):
             return asyncio.run(install_model(folder))
         return asyncio.run(_with_progress(folder))
     except ModelInstallError as error:
         fail_usage(str(error))
     except KeyboardInterrupt:
-        fail_usage("the installation was broken off; run the command again to go on")
+        fail_usage("the installation was broken off; `mead model install` begins again")
 
 
 async def _with_progress(folder: Path) -> Path:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import click
+import re
+
 import msgspec
 
+from mead.cli._terminal import write
 from mead.core.reasons import Reason
 from mead.core.turns import Answer, Decision
 from mead.router.decide import Refused
 
+# JSON itself leaves these as they are, and a terminal would act on them.
+_UNESCAPED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
-def write(value: object) -> None:
+
+def write_json(value: object) -> None:
     """One JSON object on a line of its own."""
-    click.echo(msgspec.json.encode(value).decode())
+    text = msgspec.json.encode(value).decode()
+    write(_UNESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def answer_json(answer: Answer, session_id: str) -> dict[str, object]:
@@ -26,30 +32,34 @@ def answer_json(answer: Answer, session_id: str) -> dict[str, object]:
         "usage": answer.usage,
         "tool_calls": answer.tool_calls,
         "warnings": answer.warnings,
-        "decision": None if answer.decision is None else decision_json(answer.decision),
+        "decision": None if answer.decision is None else _decision_json(answer.decision),
         "session_id": session_id,
     }
 
 
 def reason_json(reason: Reason, session_id: str | None = None) -> dict[str, object]:
-    """A turn that failed."""
-    return {"ok": False, "reason": msgspec.to_builtins(reason), "session_id": session_id}
+    """A turn that failed, or could not be explained."""
+    return {"ok": False, "reason": reason, "session_id": session_id}
 
 
-def decision_json(decision: Decision | Refused) -> dict[str, object]:
-    """A decision; one that was refused has its `reason` beside it."""
+def explanation_json(decision: Decision | Refused) -> dict[str, object]:
+    """Where a turn would go. `refused` is the reason if it would be refused there."""
     if isinstance(decision, Refused):
-        return {**decision_json(decision.decision), "refused": msgspec.to_builtins(decision.reason)}
+        return {"ok": True, "decision": _decision_json(decision.decision), "refused": decision.reason}
+    return {"ok": True, "decision": _decision_json(decision), "refused": None}
+
+
+def _decision_json(decision: Decision) -> dict[str, object]:
     return {
         "route": decision.route,
         "source": decision.source,
         "provider": decision.provider,
         "model": decision.model,
-        "causes": [{"code": cause.code, "text": cause.text} for cause in decision.causes],
+        "causes": decision.causes,
         "label": decision.label,
         "private": decision.private,
-        "findings": [msgspec.to_builtins(finding) for finding in decision.findings],
-        "score": decision.score,
+        "findings": decision.findings,
+        "score": None if decision.score is None else round(decision.score, 4),
         "withheld": decision.withheld,
         "tools": decision.tools,
     }

@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import Unpack
 
-from mead.cli._terminal import safe, say, say_facts, write_answer
+from mead.cli._terminal import say, say_facts, write_answer
 from mead.core.result import Ok
 from mead.sessions.events import Delta, Finished, ToolCalled
 from mead.sessions.run import TurnResult
@@ -19,22 +19,27 @@ def stream_to_terminal(
 ) -> TurnResult | None:
     """Streams a turn to the terminal, with the line about it underneath. `None` when Ctrl-C cancelled it."""
     started = time.perf_counter()
-    wrote = ""
+    on_new_line = True
     result: TurnResult | None = None
     try:
         with contextlib.closing(runtime.stream_turn(session_id, text, **turn)) as events:
             for event in events:
                 match event:
                     case Delta(text=fragment):
+                        on_new_line = fragment.endswith("\n")  # before Ctrl-C can come in between
                         write_answer(fragment)
-                        wrote = fragment
                     case ToolCalled(name=name):
-                        say(f"[{safe(name)}]")
+                        if not on_new_line:
+                            write_answer("", newline=True)
+                        on_new_line = True
+                        say(f"[{name}]")
                     case Finished(result=finished):
                         result = finished
     except KeyboardInterrupt:
+        # Leaving the stream cancels the turn, but Ctrl-C may come just before the stream can be left.
+        runtime.cancel_turn(session_id)
         result = None
-    if wrote and not wrote.endswith("\n"):
+    if not on_new_line:
         write_answer("", newline=True)
     if isinstance(result, Ok):
         say_facts(result.value, time.perf_counter() - started)

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from mead.cli import _json
 from mead.cli._embedded import ensure_model
+from mead.cli._json import answer_json, reason_json, write_json
 from mead.cli._open import command_settings, open_runtime
 from mead.cli._options import read_turn, turn_options
-from mead.cli._terminal import TURN_FAILED, describe, say, say_facts, write_answer
+from mead.cli._terminal import TURN_FAILED, describe, is_terminal, say, say_facts, write_answer
 from mead.cli._turn import stream_to_terminal
 from mead.core.reasons import Cancelled
 from mead.core.result import Err, Ok
@@ -36,11 +36,12 @@ def command(
     """
     question, turn = read_turn(text, **options)
     settings = command_settings(config)
-    ensure_model(settings)
+    if turn["route"] != "cloud":
+        ensure_model(settings)
     with open_runtime(settings) as runtime:
         session_id = runtime.start_session()
         if stream is None:
-            stream = sys.stdout.isatty()
+            stream = is_terminal(sys.stdout)
         if stream and not as_json:
             result = stream_to_terminal(runtime, session_id, question, **turn) or Err(Cancelled())
         else:
@@ -61,10 +62,12 @@ def _whole(runtime: SyncRuntime, session_id: str, question: str, turn: TurnKeywo
 def _write(result: TurnResult, session_id: str, *, as_json: bool) -> None:
     if isinstance(result, Ok):
         if as_json:
-            _json.write(_json.answer_json(result.value, session_id))
-        else:
-            write_answer(result.value.text, newline=True)
-            if sys.stderr.isatty() or result.value.warnings or result.value.stop_reason == "max_tokens":
-                say_facts(result.value)
+            write_json(answer_json(result.value, session_id))
+            return
+        answer = result.value
+        write_answer(answer.text, newline=True)
+        cut_or_empty = answer.stop_reason == "max_tokens" or not answer.text.strip()
+        if is_terminal(sys.stderr) or answer.warnings or cut_or_empty:
+            say_facts(answer)
     elif as_json:
-        _json.write(_json.reason_json(result.reason, session_id))
+        write_json(reason_json(result.reason, session_id))

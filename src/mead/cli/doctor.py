@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Literal
@@ -11,17 +11,19 @@ from typing import Literal
 import click
 from msgspec import Struct
 
-from mead.cli import _json
-from mead.cli._open import command_settings
-from mead.cli._terminal import TURN_FAILED, describe, fail_usage, safe
+from mead.cli._found import has_engine
+from mead.cli._json import write_json
+from mead.cli._open import NO_MODEL, find_settings, lacks_model
+from mead.cli._terminal import TURN_FAILED, WRONG_USAGE, describe, safe, write
 from mead.core.options import Options, Route
+from mead.core.reasons import HttpStatus, ProviderReason
 from mead.core.result import Ok
 from mead.providers.checks import check_provider
 from mead.providers.http import HttpClient
 from mead.providers.protocol import close_provider
 from mead.providers.registry import check_addresses
 from mead.router.slots import Slot, build_slots
-from mead.settings import ConfigError, Settings
+from mead.settings import ConfigError, Settings, SlotSettings
 
 _CHECK_TIMEOUT_S = 10.0
 _MARKS = {"ok": "✓", "warning": "!", "error": "✗", "empty": "–"}
@@ -40,54 +42,71 @@ class Check(Struct, frozen=True):
 @click.pass_obj
 def command(config: Path | None, /, as_json: bool) -> None:
     """Check the configuration and each model, and say what to do."""
-    settings = command_settings(config)
-    checks = asyncio.run(_look(settings))
+    status = 0
+    try:
+        checks = _look(find_settings(config))
+        if any(check.status == "error" for check in checks):
+            status = TURN_FAILED
+    except ConfigError as error:
+        checks, status = [Check("configuration", "error", str(error))], WRONG_USAGE
     if as_json:
-        _json.write({"ok": not _failed(checks), "checks": checks})
+        write_json({"ok": status == 0, "checks": checks})
     else:
-        for check in checks:
-            click.echo(safe(f"{_MARKS[check.status]} {check.what:<14} {check.said}"))
-    sys.exit(TURN_FAILED if _failed(checks) else 0)
+        write("\n".join([safe(f"{_MARKS[check.status]} {check.what:<14} {check.said}") for check in checks]))
+    sys.exit(status)
 
 
-def _failed(checks: list[Check]) -> bool:
-    return any(check.status == "error" for check in checks)
-
-
-async def _look(settings: Settings) -> list[Check]:
+def _look(settings: Settings) -> list[Check]:
+    """Everything there is to look at. Raises `ConfigError` for settings that cannot work."""
     source = str(settings.source) if settings.source else "no file; the defaults hold"
     checks = [Check("configuration", "ok", source)]
     checks += [Check("configuration", "warning", warning) for warning in settings.warnings]
-    try:
-        slots = build_slots(settings)
-        checks += [Check("local slot", "warning", warning) for warning in await check_addresses(settings)]
-    except ConfigError as error:
-        fail_usage(str(error))
-    for route, slot in (("local", slots.local), ("cloud", slots.cloud)):
-        checks += await _look_at_slot(route, slot, settings)  # type: ignore[arg-type]  # the two routes
-    checks.append(Check("data folder", "ok", str(settings.data_folder)))
+    if settings.router.handler == "echo":
+        said = 'with handler = "echo" under [router] every turn is echoed, and no model is asked'
+        checks.append(Check("configuration", "warning", said))
+    if lacks_model(settings):
+        checks.append(Check("models", "error", NO_MODEL))
+    checks += asyncio.run(_look_at_slots(settings))
+    return [*checks, _look_at_folder(settings.data_folder)]
+
+
+async def _look_at_slots(settings: Settings) -> list[Check]:
+    slots = build_slots(settings)
+    checks = [Check("local slot", "warning", warning) for warning in await check_addresses(settings)]
+    chosen = settings.router.slots
+    checks += await _look_at_slot("local", slots.local, chosen.local, settings)
+    checks += await _look_at_slot("cloud", slots.cloud, chosen.cloud, settings)
     return checks
 
 
-async def _look_at_slot(route: Route, slot: Slot | None, settings: Settings) -> list[Check]:
+async def _look_at_slot(
+    route: Route, slot: Slot | None, chosen: SlotSettings | None, settings: Settings
+) -> list[Check]:
     what = f"{route} slot"
-    if slot is None:
+    if slot is None or chosen is None:
         return [Check(what, "empty", f"empty: a turn for it fails with {route}_unavailable")]
-    chosen = settings.router.slots.local if route == "local" else settings.router.slots.cloud
-    assert chosen is not None
     if chosen.provider == "embedded":
         return [_look_at_embedded(what, settings)]
-    options: Options = slot.options
-    loop = asyncio.get_running_loop()
-    timed = Options(deadline=loop.time() + _CHECK_TIMEOUT_S, model=options.model, route=route)
-    result = await check_provider(slot.provider, timed)
+    checks = []
+    for model in dict.fromkeys([slot.options.model, *slot.models]):
+        deadline = asyncio.get_running_loop().time() + _CHECK_TIMEOUT_S
+        result = await check_provider(slot.provider, Options(deadline=deadline, model=model, route=route))
+        said = result.value if isinstance(result, Ok) else _why(result.reason)
+        status: Literal["ok", "error"] = "ok" if isinstance(result, Ok) else "error"
+        checks.append(Check(what, status, f"{chosen.provider}: {said}"))
+        if not (isinstance(result, Ok) or isinstance(result.reason, HttpStatus)):
+            break  # what keeps one model from being asked about keeps them all
     await close_provider(slot.provider)
-    said = f"{chosen.provider}: " + (result.value if isinstance(result, Ok) else describe(result.reason))
-    checks = [Check(what, "ok" if isinstance(result, Ok) else "error", said)]
     client = getattr(slot.provider, "client", None)
     if route == "local" and isinstance(client, HttpClient):
         checks.append(Check(what, "warning" if client.allow_remote else "ok", _reach(client)))
     return checks
+
+
+def _why(reason: ProviderReason) -> str:
+    if isinstance(reason, HttpStatus) and reason.status == 404 and reason.detail:
+        return reason.detail  # it lists the models itself
+    return describe(reason)
 
 
 def _reach(client: HttpClient) -> str:
@@ -102,13 +121,22 @@ def _reach(client: HttpClient) -> str:
 def _look_at_embedded(what: str, settings: Settings) -> Check:
     from mead.providers.embedded.model import find_model
 
-    if importlib.util.find_spec("xllamacpp") is None:
+    if not has_engine():
         return Check(what, "error", "embedded: its engine is missing; pip install 'mead-runtime[local]'")
     path = settings.embedded.model_path or find_model(settings.data_folder / "models")
     if path is None:
         return Check(
             what, "warning", "embedded: the model is fetched at first use, or by: mead model install"
         )
-    if not path.is_file():
-        return Check(what, "error", f"embedded: there is no file {path}")
+    if not os.path.isfile(path):
+        return Check(what, "error", f"embedded: there is no file {path}; correct model_path in mead.toml")
     return Check(what, "ok", f"embedded: {path.name} (cannot use tools)")
+
+
+def _look_at_folder(folder: Path) -> Check:
+    """Whether mead can keep things in the data folder, or make it."""
+    place = next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))
+    if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+        return Check("data folder", "ok", str(folder))
+    said = f"{folder} cannot be written to; name another one in $MEAD_DATA_FOLDER"
+    return Check("data folder", "error", said)

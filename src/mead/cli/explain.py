@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from mead.cli import _json
+from mead.cli._json import explanation_json, reason_json, write_json
 from mead.cli._open import command_settings, open_runtime
 from mead.cli._options import read_turn, turn_options
-from mead.cli._terminal import TURN_FAILED, describe, safe, say
+from mead.cli._terminal import TURN_FAILED, describe, fail_usage, safe, say, write
 from mead.core.result import Err
 from mead.core.turns import Decision
 from mead.router.decide import Refused
@@ -25,15 +25,20 @@ from mead.router.decide import Refused
 def command(config: Path | None, /, text: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Say where a turn would go and why, without sending anything."""
     question, turn = read_turn(text, **options)
-    with open_runtime(command_settings(config)) as runtime:
+    settings = command_settings(config)
+    if settings.router.handler == "echo":
+        fail_usage('nothing is routed: with handler = "echo" under [router] every turn is echoed')
+    with open_runtime(settings) as runtime:
         result = runtime.explain(question, **turn)
     if isinstance(result, Err):
+        if as_json:
+            write_json(reason_json(result.reason))
         say(f"mead: {describe(result.reason)}")
         sys.exit(TURN_FAILED)
     if as_json:
-        _json.write(_json.decision_json(result.value))
+        write_json(explanation_json(result.value))
     else:
-        click.echo(safe("\n".join(lines_of(result.value))))
+        write(safe("\n".join(lines_of(result.value))))
 
 
 def lines_of(decision: Decision | Refused) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mead.cli._embedded import install
-from mead.cli._terminal import fail_usage, say
+from mead.cli._terminal import fail_usage, say, write
 from mead.settings import ConfigError, load
 
 
@@ -32,4 +32,4 @@ def install_command(config: Path | None) -> None:
         say("The embedded model is installed.")
     else:
         say("The embedded model is installed already.")
-    click.echo(str(found))
+    write(str(found))
