@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from mead.core.messages import Message, Tool
+from mead.core.messages import Message, Tool, ToolResultBlock, ToolUseBlock, text_of
 from mead.core.options import Options
-from mead.core.reasons import InvalidOptions, Timeout, ToolsUnsupported, Transport
+from mead.core.reasons import InvalidOptions, Timeout, Transport
 from mead.core.result import Err, Ok
 from mead.core.scope import EgressRecord, NullScope
 from mead.providers.embedded import EmbeddedProvider
@@ -54,16 +54,49 @@ async def test_p6_the_embedded_model_answers_in_all_three_calls(provider: Embedd
     assert reply.usage.output_tokens == streamed.usage.output_tokens == 8
 
 
-async def test_r11_the_embedded_model_takes_no_tools(provider: EmbeddedProvider) -> None:
-    tools = [Tool("clock", None, {"type": "object"})]
+BRANCH = Tool(
+    "git__git_create_branch",
+    "[git] Creates a new branch",
+    {
+        "type": "object",
+        "properties": {
+            "repo_path": {"type": "string"},
+            "branch_name": {"type": "string"},
+            "base_branch": {"type": "string"},
+        },
+        "required": ["repo_path", "branch_name"],
+    },
+)
+CLOCK = Tool("clock__now", "[clock] Tells the time", {"type": "object", "properties": {}})
 
-    result = await provider.converse(QUESTION, tools, SHORT)
-    streamed = await provider.converse_stream(QUESTION, tools, SHORT, print)
 
-    assert isinstance(result, Err)
-    assert isinstance(result.reason, ToolsUnsupported)
-    assert streamed == result
-    assert provider.server.pid is None, "the refusal needs no worker"
+async def test_p2_tools_are_emulated_one_call_a_turn(provider: EmbeddedProvider) -> None:
+    asked = [Message("user", "Create a branch called feature-x in /tmp/demo.")]
+
+    called = (await provider.converse(asked, [CLOCK, BRANCH], SHORT)).unwrap()
+    (call,) = called.content
+    assert isinstance(call, ToolUseBlock)
+    answered = [
+        *asked,
+        Message("assistant", called.content),
+        Message("user", (ToolResultBlock(call.id, "Created branch 'feature-x'"),)),
+    ]
+    fragments: list[str] = []
+    reply = (await provider.converse_stream(answered, [CLOCK, BRANCH], SHORT, fragments.append)).unwrap()
+
+    assert called.stop_reason == "tool_use"
+    assert (call.name, call.input) == (BRANCH.name, {"repo_path": "/tmp/demo", "branch_name": "feature-x"})
+    assert called.usage.output_tokens
+    assert call.id
+    assert text_of(reply.content) == "".join(fragments)
+    assert not [block for block in reply.content if isinstance(block, ToolUseBlock)]
+
+
+async def test_a_request_that_fits_no_tool_is_answered(provider: EmbeddedProvider) -> None:
+    reply = (await provider.converse(QUESTION, [CLOCK, BRANCH], SHORT)).unwrap()
+
+    assert text_of(reply.content)
+    assert reply.stop_reason == "max_tokens"
 
 
 async def test_s3_the_deadline_ends_an_answer(provider: EmbeddedProvider) -> None:

@@ -18,9 +18,10 @@ from mead.core.messages import (
     ToolResultBlock,
     ToolUseBlock,
     VendorBlock,
+    blocks_of,
     clean_text,
 )
-from mead.core.repair import repair
+from mead.core.repair import encodable, repair
 
 _encode = msgspec.json.encode
 _decode = msgspec.json.Decoder(list[Message]).decode
@@ -67,8 +68,12 @@ class EncodedMessages:
 def encode(messages: Iterable[Message]) -> EncodedMessages:
     """Repairs the messages, then encodes them."""
     repaired = repair(messages)
+    try:
+        parts = [_encode(message) for message in repaired]
+    except UnicodeEncodeError:
+        parts = [_encode(encodable(message)) for message in repaired]
     return EncodedMessages(
-        b",".join([_encode(message) for message in repaired]),
+        b",".join(parts),
         plain=all(isinstance(message.content, str) for message in repaired),
         closed=bool(repaired) and repaired[-1].role == "assistant",
     )
@@ -108,6 +113,21 @@ def _without_tools(messages: list[Message]) -> list[Message]:
     return stripped
 
 
+def _repeats_an_id(pieces: Sequence[EncodedMessages]) -> bool:
+    """Whether two pieces have a call of the same id: of a server without ids, equal calls have equal ones."""
+    others = [piece for piece in pieces if not piece.plain]
+    if len(others) < 2:
+        return False
+    ids = [piece.variant("call_ids", _call_ids) for piece in others]
+    return sum(map(len, ids)) > len(frozenset().union(*ids))
+
+
+def _call_ids(messages: list[Message]) -> frozenset[str]:
+    return frozenset(
+        [block.id for message in messages for block in blocks_of(message) if isinstance(block, ToolUseBlock)]
+    )
+
+
 class Conversation(Sequence[Message]):
     """What a provider is given to answer: a read-only sequence of messages over encoded pieces.
 
@@ -118,7 +138,8 @@ class Conversation(Sequence[Message]):
 
     def __init__(self, pieces: Sequence[EncodedMessages]) -> None:
         last = len(pieces) - 1
-        if any(not piece.closed for index, piece in enumerate(pieces) if index < last):
+        open_inside = any(not piece.closed for index, piece in enumerate(pieces) if index < last)
+        if open_inside or _repeats_an_id(pieces):
             pieces = [encode([message for piece in pieces for message in piece.decode()])]
         self.pieces: Sequence[EncodedMessages] = pieces
         self._decoded: list[Message] | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from mead.core.scope import NULL_SCOPE, Scope
+from mead.core.scope import NULL_SCOPE, Scope, Taint
 
 if TYPE_CHECKING:
     from mead.core.messages import DocumentBlock, ImageBlock
@@ -72,7 +72,8 @@ class TurnOptions(Struct, frozen=True, kw_only=True):
     """What one turn asks for. `session_id` is `None` outside a session.
 
     `tools`: `None` shows the tools that only read, `"effect"` also those with side effects, `"none"` no
-    tool. `allow_private` lets a turn that is forced to the cloud carry private content.
+    tool. `allow_private` lets a turn that is forced to the cloud carry private content. The router fills in
+    `taint` and `private` (whether the turn is `local_only`) for the hub.
     """
 
     route: RouteChoice = "auto"
@@ -86,3 +87,5 @@ class TurnOptions(Struct, frozen=True, kw_only=True):
     owner: str = "local"
     tags: tuple[str, ...] = ()
     scope: Scope = NULL_SCOPE
+    taint: Taint | None = None
+    private: bool = False

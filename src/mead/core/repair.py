@@ -6,7 +6,8 @@ in the very next message, results first, and no result lacks its call; ids of ca
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -17,9 +18,12 @@ from mead.core.messages import (
     TextBlock,
     ToolResultBlock,
     ToolUseBlock,
+    VendorBlock,
     blocks_of,
     clean_text,
 )
+
+_Value = TypeVar("_Value")
 
 UNKNOWN_OUTCOME = "The result of this call was lost. It may have been carried out; do not assume either."
 
@@ -29,14 +33,31 @@ def repair(messages: Iterable[Message]) -> list[Message]:
     return _answer_calls(_merge(_kept(messages)))
 
 
+def encodable(value: _Value) -> _Value:
+    """The value with each lone surrogate in it replaced, in structs, lists and mappings too: it could not be
+    encoded."""
+    changed: object = value
+    if isinstance(value, str):
+        changed = clean_text(value)
+    elif isinstance(value, Mapping):
+        changed = {encodable(key): encodable(item) for key, item in value.items()}
+    elif isinstance(value, (list, tuple)):
+        changed = type(value)([encodable(item) for item in value])
+    elif isinstance(value, msgspec.Struct):
+        fields = [(name, encodable(getattr(value, name))) for name in value.__struct_fields__]
+        changed = msgspec.structs.replace(value, **dict(fields))
+    return changed  # type: ignore[return-value]  # of the same type, or a dict for another mapping
+
+
 def _kept(messages: Iterable[Message]) -> list[tuple[Role, list[Block]]]:
-    """Each message's role with its blocks, blank text left out, messages without content left out."""
+    """Each message's role with its blocks, blank text left out, messages without content left out: what only
+    one vendor understands is no content, for there would be nothing to send to the others."""
     kept: list[tuple[Role, list[Block]]] = []
     for message in messages:
         blocks = [
             block for block in blocks_of(message) if not isinstance(block, TextBlock) or block.text.strip()
         ]
-        if blocks:
+        if any(not isinstance(block, VendorBlock) for block in blocks):
             kept.append((message.role, blocks))
     return kept
 

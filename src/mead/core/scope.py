@@ -42,11 +42,37 @@ class CallRecord(Struct, frozen=True, kw_only=True):
 
 
 class ApprovalRequest(Struct, frozen=True, kw_only=True):
-    """A question for a person: may this tool be called with these very arguments?"""
+    """A question for a person: may this tool be called with these very arguments?
+
+    `tool` is the name that the model uses, `server` where it comes from (`None` for a Python function),
+    `because` why it is asked, in a sentence. Everything in it but that comes from a model: show it as text.
+    """
 
     tool: str
     server: str | None
     arguments: Mapping[str, object]
+    because: str = ""
+
+
+class Approval(Struct, frozen=True, kw_only=True):
+    """A person's answer to an `ApprovalRequest`.
+
+    `once` holds for this call, `session` for every call of the tool in the session whose arguments are equal
+    in those that `only` names (all of them if it is `None`), `no` for this call, `never` for every call of
+    the tool in the session.
+    """
+
+    decision: Literal["once", "session", "no", "never"]
+    only: tuple[str, ...] | None = None
+
+
+class Taint:
+    """What a turn has seen that nobody vouches for: the names of servers that are not trusted."""
+
+    __slots__ = ("servers",)
+
+    def __init__(self) -> None:
+        self.servers: set[str] = set()
 
 
 class Scope(Protocol):
@@ -60,6 +86,10 @@ class Scope(Protocol):
     @property
     def wants_deltas(self) -> bool:
         """Whether somebody listens to the text as it arrives."""
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether there is a person to ask for approvals."""
 
     def delta(self, text: str) -> None:
         """A fragment of answer text: a preview."""
@@ -89,6 +119,7 @@ class NullScope:
 
     deadline: float | None = None
     wants_deltas: bool = False
+    can_ask: bool = False
 
     def delta(self, text: str) -> None: ...
 

@@ -10,15 +10,16 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from mead.core.conversation import Conversation
-from mead.core.messages import Block, Message, TextBlock, Tool, ToolUseBlock, text_of
+from mead.core.messages import Block, Message, TextBlock, Tool, ToolUseBlock, clean_text, text_of
 from mead.core.options import Options
 from mead.core.reasons import InvalidOptions, MissingApiKey, ProviderReason, Transport
+from mead.core.repair import encodable
 from mead.core.result import Err, Ok, Result
 from mead.providers._errors import Sent, reason_of
 from mead.providers.http import HttpClient
@@ -26,6 +27,7 @@ from mead.providers.protocol import Completion, OnDelta, Reply
 
 encode = msgspec.json.encode
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class Request(Struct, frozen=True):
@@ -55,6 +57,8 @@ class HttpAdapter(ABC):
     `api_key` is sent as the format wants it; with `needs_key`, a missing or empty one fails each call with
     `MissingApiKey` before anything is sent. The adapter owns `client` and closes it.
     """
+
+    wire_format: ClassVar[str]
 
     def __init__(
         self, client: HttpClient, *, api_key: str | None = None, name: str, needs_key: bool = False
@@ -106,6 +110,9 @@ class HttpAdapter(ABC):
         options: Options,
         on_delta: OnDelta | None,
     ) -> Result[Reply, ProviderReason]:
+        system = clean_text(options.system) if options.system and options.system.strip() else None
+        if system != options.system:
+            options = msgspec.structs.replace(options, system=system)
         refusal = await self._refusal(conversation, tools, options)
         if refusal is not None:
             return Err(refusal)
@@ -156,8 +163,12 @@ class HttpAdapter(ABC):
     def _tools_json(self, tools: Sequence[Tool]) -> bytes:
         """The tools in the wire format, encoded once for as long as they stay the same."""
         known, encoded = self._encoded_tools
-        if known is not tools:
-            encoded = encode([self._tool(tool) for tool in tools])
+        if known is not tools or not isinstance(tools, tuple):  # a list may have changed
+            wires = [self._tool(tool) for tool in tools]
+            try:
+                encoded = encode(wires)
+            except UnicodeEncodeError:
+                encoded = encode(encodable(wires))
             self._encoded_tools = (tools, encoded)
         return encoded
 
@@ -176,8 +187,9 @@ class HttpAdapter(ABC):
 
     @property
     def vendor(self) -> str:
-        """Whose opaque blocks this adapter keeps and sends back."""
-        return self.client.host
+        """Whose opaque blocks this adapter keeps and sends back: those of its own wire format (some servers
+        speak several) and server."""
+        return f"{self.wire_format}:{self.client.host}"
 
     @abstractmethod
     def _tool(self, tool: Tool) -> object:
@@ -196,6 +208,12 @@ class HttpAdapter(ABC):
     @abstractmethod
     def _reader(self, sent: Sent, on_delta: OnDelta | None) -> Reader:
         """A reader for the answer."""
+
+
+def safe_name(name: str) -> str:
+    """A name or an id as every vendor takes it back: a model may ask for a tool whose name no vendor allows,
+    and the call is in the history then."""
+    return name if TOOL_NAME.fullmatch(name) else (_NOT_IN_NAMES.sub("_", name)[:64] or "_")
 
 
 def object_schema(tool: Tool) -> Mapping[str, object]:
@@ -256,8 +274,9 @@ def count(value: object) -> int | None:
     return int(value)
 
 
-def cut_off(host: str) -> Transport:
+def cut_off(vendor: str) -> Transport:
     """The reason for a stream that ended before its end."""
+    host = vendor.partition(":")[2]
     return Transport(cause="cut", detail=f"the stream from {host} ended before the answer did")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mead.core.messages import Message
+from mead.core.messages import Block, DocumentBlock, ImageBlock, Message, blocks_of
 from mead.core.reasons import (
     HttpStatus,
     InvalidOptions,
@@ -18,6 +18,13 @@ from mead.core.reasons import (
 from mead.providers.http import HttpReply
 
 MAX_DETAIL_CHARS = 400
+# What is looked at of a server's message: cleaning takes time, and a server may send megabytes.
+MAX_MESSAGE_CHARS = 1000
+
+_WORD = re.compile(r"[\w.+-]{1,64}@[\w.-]{1,64}\w|\w+")
+_BLOB = re.compile(r"[A-Za-z0-9+/=_-]{80,}")
+_WRITTEN_SPACE = re.compile(r"\\[nrt]")
+_ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
 _NO_TOOLS = re.compile(
     "|".join(
@@ -70,35 +77,53 @@ class Sent:
 
     def clean(self, detail: str) -> str:
         """A server's words without control characters, the key, and what it quotes of the conversation."""
-        detail = " ".join("".join(ch if ch.isprintable() else " " for ch in detail).split())
         if self._secret:
             detail = detail.replace(self._secret, "…")
-        conversation = b" ".join([*map(msgspec.json.encode, self._messages), (self._system or "").encode()])
-        return _without_quotes(detail, conversation.decode(errors="replace"))[:MAX_DETAIL_CHARS]
+        detail = _WRITTEN_SPACE.sub(" ", _BLOB.sub("…", detail[:MAX_MESSAGE_CHARS]))
+        detail = "".join([ch if ch.isprintable() else " " for ch in detail])
+        shown = [_shown(block) for message in self._messages for block in blocks_of(message)]
+        conversation = b" ".join([*shown, (self._system or "").encode()])
+        return _without_quotes(" ".join(detail.split()), _words(conversation))[:MAX_DETAIL_CHARS]
+
+
+def _shown(block: Block) -> bytes:
+    """What of a block a server could quote in words."""
+    match block:
+        case ImageBlock():
+            return b""
+        case DocumentBlock():
+            return block.data if block.media_type.startswith("text/") else b""
+        case _:
+            return msgspec.json.encode(block)
+
+
+def _words(encoded: bytes) -> str:
+    """The words of a JSON text, without its punctuation and escapes."""
+    return " ".join(_WORD.findall(_ESCAPE.sub(" ", encoded.decode(errors="replace"))))
 
 
 def _without_quotes(detail: str, conversation: str) -> str:
-    """`detail` with each run of words that stands in the conversation replaced by an ellipsis: two words or
-    more of at least 12 characters in all, or one word that is long or has a digit."""
-    words, kept = detail.split(" "), []
-    start = 0
+    """`detail` with each run of words that stands in the conversation replaced by an ellipsis, whatever
+    punctuation stands between them: words of 12 characters or more in all, or 6 or more with a digit or
+    an @; a single word without these needs 16."""
+    words, kept = list(_WORD.finditer(detail)), []
+    start = copied = 0
     while start < len(words):
-        stop = start
-        while stop < len(words) and " ".join(words[start : stop + 1]).strip("\"'`.,:;()") in conversation:
-            stop += 1
-        run = " ".join(words[start:stop])
-        telling = len(run) >= 12 if stop - start != 1 else _is_identifier(run)
-        if stop > start and telling:
-            kept.append("…")
-            start = stop
-        else:
-            kept.append(words[start])
+        stop, run = start, ""
+        while stop < len(words) and (longer := f"{run} {words[stop].group()}".lstrip()) in conversation:
+            stop, run = stop + 1, longer
+        if not _is_telling(run, stop - start):
             start += 1
-    return " ".join(kept)
+            continue
+        kept += [detail[copied : words[start].start()], "…"]
+        copied, start = words[stop - 1].end(), stop
+    return "".join([*kept, detail[copied:]])
 
 
-def _is_identifier(word: str) -> bool:
-    return len(word) >= 16 or (len(word) >= 6 and any(ch.isdigit() for ch in word))
+def _is_telling(run: str, words: int) -> bool:
+    if len(run) >= (12 if words > 1 else 16):
+        return True
+    return len(run) >= 6 and any(ch.isdigit() or ch == "@" for ch in run)
 
 
 def reason_of(reply: HttpReply, sent: Sent) -> ProviderReason:
@@ -135,7 +160,7 @@ def _message_of(body: bytes) -> tuple[str, str | None]:
     try:
         parsed = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        text = body[:200].decode(errors="replace").strip()
+        text = body[: 4 * MAX_MESSAGE_CHARS].decode(errors="replace").strip()
         return ("" if text.startswith("<") else text), None
     if isinstance(parsed, list) and parsed:
         parsed = parsed[0]
@@ -166,9 +191,10 @@ def _status_in(error: object) -> int | None:
         return None
     for key in ("status", "status_code", "code"):
         value = error.get(key)
-        number = int(value) if isinstance(value, str) and value.isdigit() else value
-        if isinstance(number, int) and 400 <= number <= 599:
-            return number
+        if isinstance(value, str) and len(value) == 3 and value.isdecimal():
+            value = int(value)
+        if isinstance(value, int) and 400 <= value <= 599:
+            return value
     for key in ("type", "code"):
         status = _STATUS_OF_TYPE.get(str(error.get(key)))
         if status:

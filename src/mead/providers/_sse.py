@@ -13,12 +13,17 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 class SseParser:
     """Server-sent events. Lines end in LF, CRLF or CR; the lines of one event's data are joined by LF;
-    comments and unknown fields are passed over; an event cut off by the end of the stream is dropped."""
+    comments and unknown fields are passed over; an event cut off by the end of the stream is dropped.
 
-    __slots__ = ("_rest", "_skip_lf", "_started")
+    `is_other` says that the body is no event stream: it begins like a JSON object or a page. Then `rest` is
+    all of it.
+    """
+
+    __slots__ = ("_skip_lf", "_started", "is_other", "rest")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self.rest = b""
+        self.is_other = False
         self._skip_lf = False
         self._started = False
 
@@ -28,9 +33,9 @@ class SseParser:
             chunk = self._without_bom(chunk)
         if self._skip_lf or b"\r" in chunk:
             chunk = self._with_lf_only(chunk)
-        events = (self._rest + chunk).split(b"\n\n")
-        self._rest = events.pop()
-        if len(self._rest) > MAX_MESSAGE_BYTES:
+        events = [self.rest + chunk] if self.is_other else (self.rest + chunk).split(b"\n\n")
+        self.rest = events.pop()
+        if len(self.rest) > MAX_MESSAGE_BYTES:
             raise AnswerTooLongError
         found = []
         for event in events:
@@ -40,13 +45,15 @@ class SseParser:
         return found
 
     def _without_bom(self, chunk: bytes) -> bytes:
-        chunk = self._rest + chunk
-        self._rest = b""
+        chunk = self.rest + chunk
+        self.rest = b""
         if len(chunk) < 3 and b"\xef\xbb\xbf".startswith(chunk):
-            self._rest = chunk
+            self.rest = chunk
             return b""
-        self._started = True
-        return chunk.removeprefix(b"\xef\xbb\xbf")
+        chunk = chunk.removeprefix(b"\xef\xbb\xbf")
+        self._started = bool(chunk.strip())
+        self.is_other = chunk.lstrip()[:1] in (b"{", b"<")
+        return chunk
 
     def _with_lf_only(self, chunk: bytes) -> bytes:
         if self._skip_lf and chunk:

@@ -40,6 +40,7 @@ from mead.providers._adapter import (
     join_body,
     object_schema,
     parse_arguments,
+    safe_name,
     with_ids,
 )
 from mead.providers._errors import Sent, reason_in_body, unreadable
@@ -94,6 +95,8 @@ _decode = msgspec.json.Decoder(_Event).decode
 class Anthropic(HttpAdapter):
     """The messages adapter."""
 
+    wire_format = "messages"
+
     def __init__(
         self,
         client: HttpClient,
@@ -144,6 +147,8 @@ class Anthropic(HttpAdapter):
 
     def _message(self, message: Message) -> list[dict[str, object]]:
         content = [wire for block in blocks_of(message) if (wire := self._block(block)) is not None]
+        while content and _is_thinking(content[-1]):
+            content.pop()  # the API refuses a message that ends with it
         return [{"role": message.role, "content": content}] if content else []
 
     def _block(self, block: Block) -> object:
@@ -151,7 +156,12 @@ class Anthropic(HttpAdapter):
             case TextBlock():
                 return {"type": "text", "text": block.text}
             case ToolUseBlock():
-                return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.input}
+                return {
+                    "type": "tool_use",
+                    "id": safe_name(block.id),
+                    "name": safe_name(block.name),
+                    "input": block.input,
+                }
             case ToolResultBlock():
                 return _tool_result(block)
             case ImageBlock():
@@ -181,8 +191,14 @@ def _thinking_and_format(options: Options) -> dict[str, object]:
     return head
 
 
+def _is_thinking(wire: object) -> bool:
+    if not isinstance(wire, msgspec.Raw):
+        return False
+    return str(msgspec.json.decode(wire).get("type")).endswith("thinking")
+
+
 def _tool_result(block: ToolResultBlock) -> dict[str, object]:
-    wire: dict[str, object] = {"type": "tool_result", "tool_use_id": block.tool_use_id}
+    wire: dict[str, object] = {"type": "tool_result", "tool_use_id": safe_name(block.tool_use_id)}
     if block.content.strip():
         wire["content"] = block.content
     if block.is_error:
@@ -213,8 +229,12 @@ class _PartialBlock:
 
     def __init__(self, start: dict[str, Any]) -> None:
         self.start = dict(start)
-        self.texts: list[str] = [start["text"]] if start.get("text") else []
+        self.texts: list[str] = [_text(start, "text")]
         self.json: list[str] = []
+
+    @property
+    def is_text(self) -> bool:
+        return self.start.get("type") == "text"
 
     def add(self, delta: _Delta) -> None:
         if isinstance(delta.text, str):
@@ -228,7 +248,7 @@ class _PartialBlock:
 
     def whole(self) -> dict[str, Any]:
         """The block as an unstreamed answer would hold it; arguments stay JSON text until they are read."""
-        if self.start.get("type") == "text":
+        if self.is_text:
             return {**self.start, "text": "".join(self.texts)}
         if self.json:
             return {**self.start, "input": "".join(self.json)}
@@ -244,6 +264,7 @@ class MessagesReader:
         self._on_delta = on_delta
         self._sse = SseParser()
         self._partial: dict[int, _PartialBlock] = {}
+        self._speaking = 0
         self._content: list[dict[str, Any]] = []
         self._usage: dict[str, Any] = {}
         self._stop_reason: str | None = None
@@ -252,6 +273,8 @@ class MessagesReader:
 
     def feed(self, chunk: bytes) -> bool:
         for data in self._sse.feed(chunk):
+            if not data:
+                continue
             try:
                 event = _decode(data)
             except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -270,13 +293,15 @@ class MessagesReader:
                 if partial is None:
                     partial = self._partial[event.index] = _PartialBlock({"type": "text"})
                 partial.add(delta)
-                if type(delta.text) is str and delta.text and self._on_delta is not None:
-                    self._on_delta(delta.text)
+                if type(delta.text) is str and delta.text:
+                    self._say(event.index, delta.text, partial)
             case "content_block_start" if event.content_block is not None:
-                self._partial[event.index] = _PartialBlock(event.content_block)
-                text = event.content_block.get("text")
-                if isinstance(text, str) and text and self._on_delta is not None:
-                    self._on_delta(text)
+                if event.index in self._partial:
+                    self._failure = unreadable("begins a block twice")
+                    return
+                partial = self._partial[event.index] = _PartialBlock(event.content_block)
+                if (text := partial.texts[0]) and partial.is_text:
+                    self._say(event.index, text, partial)
             case "message_start" if event.message is not None:
                 self._count(event.message.get("usage"))
             case "message_delta":
@@ -307,12 +332,31 @@ class MessagesReader:
                 self._stop_reason = answer.stop_reason
             self._done = True
 
+    def _say(self, index: int, text: str, partial: _PartialBlock) -> None:
+        """Delivers text, which must come in the order in which the answer holds it."""
+        if not partial.is_text or index < self._speaking:
+            self._failure = unreadable("has text in a place where none belongs")
+            return
+        self._speaking = index
+        if self._on_delta is not None:
+            self._on_delta(text)
+
+    def _take_unstreamed(self) -> None:
+        """Takes an answer that came at once although a stream was asked for."""
+        self.whole(self._sse.rest)
+        for wire in self._content:
+            text = wire.get("text") if wire.get("type") == "text" else None
+            if isinstance(text, str) and text and self._on_delta is not None:
+                self._on_delta(text)
+
     def _count(self, usage: object) -> None:
         """Takes counts over: they are cumulative, so a later one replaces an earlier one."""
         if isinstance(usage, dict):
             self._usage.update({name: value for name, value in usage.items() if value is not None})
 
     def result(self) -> Result[Reply, ProviderReason]:
+        if self._sse.is_other:
+            self._take_unstreamed()
         if self._failure is not None:
             return Err(self._failure)
         if not self._done:
@@ -345,8 +389,10 @@ class MessagesReader:
             case "thinking" if not wire.get("signature"):
                 # Without its signature the vendor would refuse it, and with it every later request.
                 return None
-            case _:
+            case str():
                 return VendorBlock(self._vendor, msgspec.Raw(_canonical(wire)))
+            case _:
+                return None
 
 
 def _text(wire: dict[str, Any], name: str) -> str:

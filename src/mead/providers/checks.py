@@ -28,7 +28,8 @@ async def check_provider(provider: Provider, options: Options) -> Result[str, Pr
         if isinstance(models.reason, HttpStatus) and models.reason.status in (404, 405):
             return Ok(f"{provider.client.host} answers, but does not list its models")
         return models
-    if options.model is not None and not _has(models.value, options.model):
+    under_any_name = len(models.value) == 1 and not isinstance(provider, Ollama)
+    if options.model is not None and not (under_any_name or _has(models.value, options.model)):
         known = ", ".join(sorted(models.value)[:8]) or "none"
         said = f"{provider.client.host} has no model {options.model!r}; it has: {known}"
         if isinstance(provider, Ollama):
@@ -60,12 +61,14 @@ def _names(body: bytes) -> list[str]:
         return []
     if not isinstance(parsed, dict):
         return []
-    entries = parsed.get("data") or parsed.get("models") or []
+    entries = parsed.get("data") or parsed.get("models")
+    if not isinstance(entries, list):
+        return []
     names = [entry.get("id") or entry.get("name") for entry in entries if isinstance(entry, dict)]
     return [name for name in names if isinstance(name, str)]
 
 
 def _has(models: Sequence[str], wanted: str) -> bool:
-    """Whether the server has the model: Ollama's `name` stands for `name:latest`. A server with a single
-    model often serves it under every name, and one that lists none cannot be asked."""
+    """Whether the server has the model: Ollama's `name` stands for `name:latest`. One that lists none cannot
+    be asked."""
     return not models or wanted in models or f"{wanted}:latest" in models

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import io
 import ipaddress
+import math
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -199,7 +200,11 @@ class HttpClient:
                         data = await _read_whole(response)
         except _ConsumerError as error:
             raise error.__cause__ or error from None
-        except (aiohttp.ClientError, OSError, AnswerTooLongError) as error:
+        except (
+            aiohttp.ClientError,
+            OSError,
+            ValueError,
+        ) as error:  # ValueError: a header that cannot be sent
             return Err(self._reason(error, options, loop), cause=error)
         return Ok(
             HttpReply(
@@ -271,7 +276,7 @@ class HttpClient:
 
     def _reason(self, error: Exception, options: Options, loop: asyncio.AbstractEventLoop) -> ProviderReason:
         where = self.host
-        if "egress gate:" in str(error):
+        if "egress gate:" in str(getattr(error, "os_error", error)):
             return Transport(
                 cause="not_local",
                 detail=f"{where} is neither on this machine nor on a private network, and the slot is local. "
@@ -339,10 +344,10 @@ def _retry_after_s(header: str | None) -> float | None:
     if header is None:
         return None
     try:
-        return max(0.0, float(header))
+        seconds = float(header)
     except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
-    except ValueError:
-        return None
+        try:
+            seconds = parsedate_to_datetime(header).timestamp() - time.time()
+        except ValueError:
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None

@@ -42,6 +42,7 @@ from mead.providers._adapter import (
     join_body,
     object_schema,
     parse_arguments,
+    safe_name,
     text_block,
     with_ids,
 )
@@ -112,6 +113,8 @@ class Ollama(HttpAdapter):
     longer prompt in silence; it only grows, because a change makes Ollama load the model again. Somebody who
     sets it (`extra = {options = {num_ctx = …}}`) is never overridden.
     """
+
+    wire_format = "ollama"
 
     def __init__(
         self,
@@ -224,7 +227,7 @@ class Ollama(HttpAdapter):
 
     def _convert(self, messages: list[Message]) -> bytes:
         names = {
-            block.id: block.name
+            block.id: safe_name(block.name)
             for message in messages
             for block in blocks_of(message)
             if isinstance(block, ToolUseBlock)
@@ -332,7 +335,7 @@ def _has_document(messages: list[Message]) -> bool:
 def _assistant_message(blocks: Sequence[Block], vendor: str) -> dict[str, object]:
     text = "".join([block.text for block in blocks if isinstance(block, TextBlock)])
     calls = [
-        {"id": block.id, "function": {"name": block.name, "arguments": block.input}}
+        {"id": block.id, "function": {"name": safe_name(block.name), "arguments": block.input}}
         for block in blocks
         if isinstance(block, ToolUseBlock)
     ]

@@ -42,6 +42,7 @@ from mead.providers._adapter import (
     join_body,
     object_schema,
     parse_arguments,
+    safe_name,
     text_block,
     with_ids,
 )
@@ -86,6 +87,7 @@ class _Choice(Struct):
     delta: _Said | None = None
     message: _Said | None = None
     finish_reason: Any = None
+    error: Any = None
 
 
 class _Body(Struct):
@@ -105,6 +107,8 @@ class OpenAIChat(HttpAdapter):
     generated) is asked again without, and remembered. A local llama.cpp server is asked through `/props`
     whether its model can use tools before any are sent.
     """
+
+    wire_format = "chat"
 
     def __init__(
         self,
@@ -256,12 +260,15 @@ def _assistant_message(blocks: Sequence[Block], vendor: str) -> dict[str, object
         wire["tool_calls"] = calls
         for block in blocks:
             if isinstance(block, VendorBlock) and block.vendor == vendor:
-                wire.update(msgspec.json.decode(block.data))
+                kept = msgspec.json.decode(block.data)
+                for call, extra in zip(calls, kept.pop(_CALL_EXTRAS, ()), strict=False):
+                    call.update(extra)
+                wire.update(kept)
     return wire
 
 
 def _call(block: ToolUseBlock) -> dict[str, object]:
-    function = {"name": block.name, "arguments": encode(block.input).decode()}
+    function = {"name": safe_name(block.name), "arguments": encode(block.input).decode()}
     return {"id": block.id, "type": "function", "function": function}
 
 
@@ -279,15 +286,18 @@ def _user_part(block: Block) -> dict[str, object] | None:
 class _PartialCall:
     """A tool call as its fragments come in."""
 
-    __slots__ = ("arguments", "id", "name", "whole_arguments")
+    __slots__ = ("arguments", "extra", "id", "name", "whole_arguments")
 
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
         self.arguments: list[str] = []
         self.whole_arguments: dict[str, object] | None = None
+        self.extra: dict[str, object] = {}
 
     def add(self, call: _Call) -> None:
+        if call.extra_content is not None:
+            self.extra["extra_content"] = call.extra_content
         if isinstance(call.id, str) and call.id:
             self.id = call.id
         function = call.function
@@ -348,10 +358,12 @@ class ChatReader:
     def feed(self, chunk: bytes) -> bool:
         for data in self._sse.feed(chunk):
             if data[:1] != b"{":
-                if data.strip() == b"[DONE]":
+                data = data.strip()
+                if data == b"[DONE]":
                     self._done = True
                     return True
-                continue
+                if data[:1] != b"{":
+                    continue
             self._take(data)
             if self._failure is not None:
                 return True
@@ -376,6 +388,9 @@ class ChatReader:
         if not body.choices:
             return
         choice = body.choices[0]
+        if choice.error:
+            self._failure = reason_in_body(choice.error, self._sent)
+            return
         said = choice.delta or choice.message
         if said is not None:
             self._heard = True
@@ -431,15 +446,22 @@ class ChatReader:
             self._usage = _usage_of(usage)
 
     def result(self) -> Result[Reply, ProviderReason]:
+        if self._sse.is_other:
+            self.whole(self._sse.rest)
         if self._failure is not None:
             return Err(self._failure)
         if not self._done and self._finish is None:
             return Err(cut_off(self._vendor))
+        if not self._heard and self._finish is None:
+            return Err(unreadable("has no choices"))
         if self._think is not None and (held := self._think.rest()):
             self._texts.append(held)
             if self._on_delta is not None:
                 self._on_delta(held)
-        calls = with_ids([call.block() for call in self._calls if call.name])
+        named = [call for call in self._calls if call.name]
+        calls = with_ids([call.block() for call in named])
+        if any(call.extra for call in named):
+            self._kept[_CALL_EXTRAS] = [call.extra for call in named]
         text = "".join(self._texts)
         if self._finish in ("tool_calls", "function_call") and not calls and not text:
             return Err(unreadable("asks for tools and names none"))
@@ -470,6 +492,7 @@ class ChatReader:
 
 
 # What servers want back beside the calls that it led to; a plain `reasoning` text is for reading only.
+_CALL_EXTRAS = "call_extras"  # the same for each call, in the order of the calls
 _KEPT_TEXTS = ("reasoning_content", "reasoning_details", "extra_content", "thought_signature")
 
 

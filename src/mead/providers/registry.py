@@ -132,30 +132,31 @@ def _foreign(route: Route, slot: SlotSettings, settings: Settings) -> Provider:
     keywords: dict[str, object] = dict(slot.provider_options)
     if slot.base_url is not None:
         keywords["client"] = make_client(route, slot, slot.base_url)
-    if slot.api_key is not None:
-        keywords["api_key"] = slot.api_key.reveal()
+    key = _key(slot)
+    if key is not None:
+        keywords["api_key"] = key
     try:
         provider = made_by(**keywords)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"router.slots.{route}: {slot.provider} cannot be made: {error}") from error
+        said = str(error).replace(key, "…") if key else str(error)
+        raise ConfigError(f"router.slots.{route}: {slot.provider} cannot be made: {said}") from error
     if not callable(getattr(provider, "complete", None)):
         raise ConfigError(f"router.slots.{route}: {slot.provider} is no provider: it has no complete()")
     return cast(Provider, provider)  # `complete` is there; its types are its author's
 
 
 def _load(route: Route, name: str) -> Callable[..., object]:
-    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        return entry.load()  # type: ignore[no-any-return]
     module_name, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
-    if not module_name:
+    entry = next(iter(entry_points(group=ENTRY_POINT_GROUP, name=name)), None)
+    if entry is None and not (module_name and attribute):
         offered = sorted({*BUILT_IN, *[entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)]})
         raise ConfigError(
             f"router.slots.{route}: there is no provider {name!r}; use one of {', '.join(offered)}, or the "
             "dotted path of a class"
         )
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
+        found = entry.load() if entry else getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, TypeError) as error:
         raise ConfigError(f"router.slots.{route}: {name} cannot be loaded: {error}") from error
     return found  # type: ignore[no-any-return]
 

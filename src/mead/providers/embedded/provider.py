@@ -6,10 +6,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from mead.core.messages import Message, Tool
-from mead.core.options import Options
-from mead.core.reasons import InvalidOptions, ProviderReason, ToolsUnsupported, Transport
-from mead.core.result import Err, Result
+from mead.core.options import Options, ResponseFormat
+from mead.core.reasons import InvalidOptions, ProviderReason, Transport
+from mead.core.result import Err, Ok, Result
+from mead.core.usage import Usage
+from mead.providers._adapter import with_ids
+from mead.providers.embedded import emulation
 from mead.providers.embedded.model import MODEL_NAME, find_model
 from mead.providers.embedded.server import EmbeddedServer, Running
 from mead.providers.openai_chat import OpenAIChat
@@ -19,10 +24,7 @@ DEFAULT_MAX_TOKENS = 256
 """A small model does not know when to stop."""
 
 _Value = TypeVar("_Value", Completion, Reply)
-_NO_TOOLS = ToolsUnsupported(
-    detail="the embedded model cannot use tools: ask the cloud model (route), configure another local one, "
-    "or hide the tools (tools none)"
-)
+_CALL_TOKENS = 200
 
 
 class EmbeddedProvider:
@@ -30,9 +32,12 @@ class EmbeddedProvider:
 
     `model_path` is a GGUF file, by default the installed one in `folder`. `context_tokens` is the context of
     each of `parallel` turns answered at once; `threads` is, by default, one less than the machine has cores.
+
+    Tools are emulated (`emulation.py`): at most one call a turn, under a grammar.
     """
 
     name = "embedded"
+    emulates_tools = True
 
     def __init__(
         self,
@@ -65,25 +70,70 @@ class EmbeddedProvider:
     async def converse(
         self, messages: Sequence[Message], tools: Sequence[Tool], options: Options
     ) -> Result[Reply, ProviderReason]:
-        """The same in blocks. Fails with `ToolsUnsupported` where tools are shown."""
-        if tools:
-            return Err(_NO_TOOLS)
-        return await self._with_chat(options, lambda chat, chosen: chat.converse(messages, (), chosen))
+        """The same in blocks, or a call of one of the tools."""
+        return await self._converse(messages, tools, options, None)
 
     async def converse_stream(
         self, messages: Sequence[Message], tools: Sequence[Tool], options: Options, on_delta: OnDelta
     ) -> Result[Reply, ProviderReason]:
         """The same, streamed."""
-        if tools:
-            return Err(_NO_TOOLS)
-        return await self._with_chat(
-            options, lambda chat, chosen: chat.converse_stream(messages, (), chosen, on_delta)
-        )
+        return await self._converse(messages, tools, options, on_delta)
 
     async def aclose(self) -> None:
         """Ends the worker."""
         self._chat = None
         await self._server.aclose()
+
+    async def _converse(
+        self, messages: Sequence[Message], tools: Sequence[Tool], options: Options, on_delta: OnDelta | None
+    ) -> Result[Reply, ProviderReason]:
+        called = await self._try_call(messages, tools, options) if tools else None
+        if called is not None and (isinstance(called, Err) or called.value.content):
+            return called
+        told = emulation.without_tool_blocks(messages)
+
+        async def answer(chat: OpenAIChat, chosen: Options) -> Result[Reply, ProviderReason]:
+            if on_delta is None:
+                return await chat.converse(told, (), chosen)
+            return await chat.converse_stream(told, (), chosen, on_delta)
+
+        result = await self._with_chat(options, answer)
+        if isinstance(result, Err) or called is None:
+            return result
+        return Ok(msgspec.structs.replace(result.value, usage=_added(called.value.usage, result.value.usage)))
+
+    async def _try_call(
+        self, messages: Sequence[Message], tools: Sequence[Tool], options: Options
+    ) -> Result[Reply, ProviderReason] | None:
+        """A reply with a call, one without content if the model did not get to write one, or `None` where no
+        tool fits the request."""
+        request = emulation.request_in(messages)
+        tool = emulation.fitting_tool(request, tools) if request else None
+        if request is None or tool is None:
+            return None
+        asked = [*emulation.EXAMPLES, Message("user", emulation.arguments_prompt(tool, request))]
+        filled = await self._fill(asked, emulation.arguments_schema(tool, request), options)
+        if isinstance(filled, Err):
+            return filled
+        usage = filled.value.usage
+        call = emulation.call_in(filled.value.text, tool)
+        if call is None:
+            return Ok(Reply(content=(), usage=usage))
+        return Ok(Reply(content=tuple(with_ids([call])), stop_reason="tool_use", usage=usage))
+
+    async def _fill(
+        self, messages: Sequence[Message], schema: dict[str, object], options: Options
+    ) -> Result[Completion, ProviderReason]:
+        """Has the model write JSON that fits a schema."""
+        form = msgspec.structs.replace(
+            options,
+            system=None,
+            response_format=ResponseFormat(schema=schema),
+            max_tokens=_CALL_TOKENS,
+            temperature=0.0,
+            stop=None,
+        )
+        return await self._with_chat(form, lambda chat, chosen: chat.complete(messages, chosen))
 
     async def _with_chat(
         self,
@@ -106,3 +156,15 @@ class EmbeddedProvider:
             chat = OpenAIChat(running.client, api_key=running.secret, name=self.name)
             self._chat = (running, chat)
         return self._chat[1]
+
+
+def _added(first: Usage, second: Usage) -> Usage:
+    """Both calls' tokens; what one of them does not say is unknown."""
+
+    def both(one: int | None, other: int | None) -> int | None:
+        return None if one is None or other is None else one + other
+
+    return Usage(
+        input_tokens=both(first.input_tokens, second.input_tokens),
+        output_tokens=both(first.output_tokens, second.output_tokens),
+    )
