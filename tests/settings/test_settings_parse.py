@@ -593,9 +593,9 @@ def test_the_example_of_the_page_can_be_used() -> None:
 @pytest.mark.parametrize("path", [path for path in KEYS if path], ids=".".join)
 def test_every_key_stands_in_the_page_under_its_table(path: tuple[str, ...]) -> None:
     sections = DOCS.read_text(encoding="utf-8").split("\n### ")
-    if path == ("router", "slots"):
-        path = (*path, "local")  # its keys are the tables in that heading
-    heading = f"[{'.'.join(path)}]"
+    if path in (("router", "slots"), ("mcp", "servers")):
+        return  # their keys are the tables of other headings
+    heading = f"[{'.'.join(path)}]".replace("*", "NAME")
     section = next(section for section in sections if heading in section.partition("\n")[0])
     options = KEYS["router", "options"]
     told = "every key of the next table" in section

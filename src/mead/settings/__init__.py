@@ -18,12 +18,16 @@ import platformdirs
 
 from mead.settings._kinds import file_path
 from mead.settings._names import shown
-from mead.settings._read import KEYS, read_classifier, read_embedded, read_router, read_sessions
+from mead.settings._read import KEYS, read_classifier, read_embedded, read_mcp, read_router, read_sessions
 from mead.settings._reader import Reader, encodable, holds_literal_key
 from mead.settings.errors import ConfigError
+from mead.settings.foreign import read_foreign
 from mead.settings.values import (
+    ArgumentRule,
     ClassifierSettings,
     EmbeddedSettings,
+    McpServerSettings,
+    McpSettings,
     RouterSettings,
     Secret,
     SessionSettings,
@@ -66,6 +70,7 @@ def _build(text: str, *, file: Path | None, environ: Mapping[str, str], mode: in
         sessions=read_sessions(reader),
         classifier=read_classifier(reader),
         embedded=read_embedded(reader),
+        mcp=read_mcp(reader),
         data_folder=_data_folder(environ),
         source=file,
         warnings=_warnings(document, file, mode),
@@ -152,9 +157,12 @@ def _warnings(document: Mapping[str, Any], file: Path | None, mode: int) -> tupl
 
 __all__ = [
     "KEYS",
+    "ArgumentRule",
     "ClassifierSettings",
     "ConfigError",
     "EmbeddedSettings",
+    "McpServerSettings",
+    "McpSettings",
     "RouterSettings",
     "Secret",
     "SessionSettings",
@@ -163,4 +171,5 @@ __all__ = [
     "SlotsSettings",
     "load",
     "parse",
+    "read_foreign",
 ]

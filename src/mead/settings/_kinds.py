@@ -7,11 +7,11 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mead.settings._names import looks_secret
+from mead.settings._names import looks_secret, shown
 from mead.settings.values import FreeTable, Secret
 
 Kind: TypeAlias = Callable[[Any], Any]
@@ -137,6 +137,37 @@ def free_table(value: Any) -> FreeTable:
     return FreeTable(value)
 
 
+def text_table(value: Any) -> FreeTable:
+    """A table of texts, whose names mead does not know."""
+    table = free_table(value)
+    for key, inner in table.items():
+        if not isinstance(inner, str):
+            raise ValueError(f"must hold texts only; {shown(str(key))} is {kind_name(inner)}")
+    return table
+
+
+def table_of(known: Mapping[str, Kind], *, needed: tuple[str, ...]) -> Kind:
+    """A table with a few known keys, of which some must be there."""
+
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ValueError(f"must be a table, as {{{needed[0]} = …}}, not {kind_name(value)}")
+        read: dict[str, Any] = {}
+        for key, inner in value.items():
+            if key not in known:
+                raise ValueError(f"has the unknown key {shown(key)}; the keys are {', '.join(known)}")
+            try:
+                read[key] = known[key](inner)
+            except ValueError as error:
+                raise ValueError(f"is wrong: {key} {error}") from None
+        for key in needed:
+            if key not in read:
+                raise ValueError(f"lacks {key}")
+        return read
+
+    return read
+
+
 def file_path(value: Any) -> Path:
     """A path; `~` is the home folder."""
     try:
@@ -169,6 +200,17 @@ def base_url(value: Any) -> str:
     match = _BASE_URL.fullmatch(found)
     if match is None or int(match["port"] or 80) not in range(1, 65536):
         raise ValueError("must look like http://host:port, https://host/v1 or unix:/path.sock")
+    return found
+
+
+def http_url(value: Any) -> str:
+    """The address of an MCP server, without credentials; a query is part of some."""
+    found = word(value)
+    address = found.partition("?")[0]
+    if "@" in address.partition("://")[2].partition("/")[0]:
+        raise ValueError("must not hold a user name or password; a key belongs in headers")
+    if _BASE_URL.fullmatch(address) is None or "#" in found:
+        raise ValueError("must look like https://host/mcp or http://127.0.0.1:port/mcp")
     return found
 
 

@@ -9,11 +9,15 @@ from mead.core.options import Options
 from mead.settings import _kinds as kinds
 from mead.settings._kinds import Kind
 from mead.settings._lines import KeyPath
-from mead.settings._reader import Reader
+from mead.settings._reader import ANY_NAME, Reader
 from mead.settings.errors import ConfigError
+from mead.settings.foreign import SERVER_NAME, read_foreign
 from mead.settings.values import (
+    ArgumentRule,
     ClassifierSettings,
     EmbeddedSettings,
+    McpServerSettings,
+    McpSettings,
     RouterSettings,
     Secret,
     SessionSettings,
@@ -70,10 +74,51 @@ _EMBEDDED: dict[str, Kind] = {
     "context_tokens": kinds.count(256),
     "parallel": kinds.count(1),
 }
+_PATTERNS = kinds.list_of(kinds.word)
+_RULE: dict[str, Kind] = {
+    "tool": kinds.word,
+    "argument": kinds.word,
+    "allow": kinds.list_of(kinds.text),
+    "deny": kinds.list_of(kinds.text),
+}
+_SERVER: dict[str, Kind] = {
+    "command": kinds.word,
+    "args": kinds.list_of(kinds.text),
+    "env": kinds.text_table,
+    "cwd": kinds.word,
+    "url": kinds.http_url,
+    "headers": kinds.text_table,
+    "auth": kinds.choice("oauth"),
+    "trusted": kinds.flag,
+    "reach": kinds.choice("machine", "network"),
+    "read": _PATTERNS,
+    "effect": _PATTERNS,
+    "allow": _PATTERNS,
+    "deny": _PATTERNS,
+    "rules": kinds.list_of(kinds.table_of(_RULE, needed=("tool", "argument"))),
+    "mode": kinds.choice("auto", "legacy"),
+    "owner": kinds.word,
+    "enabled": kinds.flag,
+    "parallel": kinds.count(1),
+    "connect_timeout_s": _SECONDS,
+    "call_timeout_s": _SECONDS,
+}
+_MCP: dict[str, Kind] = {
+    "config": kinds.file_path,
+    "local_only_calls": kinds.choice("allow", "ask", "deny"),
+    "taint": kinds.choice("off", "approve"),
+    "approve": kinds.choice("off", "effect"),
+    "approval_timeout_s": _SECONDS,
+    "parallel": kinds.count(1),
+    "result_chars": kinds.count(200),
+    "max_tools": kinds.count(1),
+    "allow": _PATTERNS,
+    "deny": _PATTERNS,
+}
 _SLOT_KEYS = (*_SLOT, *_OPTIONS, "options")
 
 KEYS: dict[KeyPath, tuple[str, ...]] = {
-    (): ("router", "sessions", "classifier", "embedded"),
+    (): ("router", "sessions", "classifier", "embedded", "mcp"),
     ("sessions",): tuple(_SESSIONS),
     ("classifier",): tuple(_CLASSIFIER),
     ("embedded",): tuple(_EMBEDDED),
@@ -82,6 +127,9 @@ KEYS: dict[KeyPath, tuple[str, ...]] = {
     ("router", "slots"): ("local", "cloud"),
     ("router", "slots", "local"): _SLOT_KEYS,
     ("router", "slots", "cloud"): _SLOT_KEYS,
+    ("mcp",): (*_MCP, "servers"),
+    ("mcp", "servers"): (ANY_NAME,),
+    ("mcp", "servers", ANY_NAME): tuple(_SERVER),
 }
 """The keys of every table, by its path. A lost key is told to go to the first table that has it."""
 
@@ -99,6 +147,37 @@ def read_classifier(reader: Reader) -> ClassifierSettings:
 def read_embedded(reader: Reader) -> EmbeddedSettings:
     """The table [embedded]."""
     return EmbeddedSettings(**reader.take(("embedded",), _EMBEDDED))
+
+
+def read_mcp(reader: Reader) -> McpSettings:
+    """The table [mcp] with its servers, and those of the file that it names."""
+    servers = [_read_server(reader, name) for name in reader.table(("mcp", "servers"))]
+    chosen = reader.take(("mcp",), _MCP)
+    if (foreign := chosen.get("config")) is not None:
+        known = {server.name for server in servers}
+        try:
+            found = read_foreign(foreign, environ=reader.environ)
+        except ValueError as error:
+            problem = str(error)
+        else:
+            problem = ""
+            servers += [server for server in found if server.name not in known]
+        if problem:
+            reader.fail(("mcp", "config"), problem)
+    return McpSettings(**chosen, servers=tuple(servers))
+
+
+def _read_server(reader: Reader, name: str) -> McpServerSettings:
+    path = ("mcp", "servers", name)
+    if not SERVER_NAME.fullmatch(name):
+        reader.fail(path, "a server's name is 1 to 24 of a-z, 0-9 and -, and begins with a letter")
+    server = reader.take(path, _SERVER)
+    if ("command" in server) == ("url" in server):
+        reader.fail(path, "a server needs either a command, to be started here, or a url")
+    if "command" in server and ("headers" in server or "auth" in server):
+        reader.fail(path, "headers and auth are for a server with a url; give a command its secrets in env")
+    server["rules"] = tuple([ArgumentRule(**rule) for rule in server.get("rules", ())])
+    return McpServerSettings(name=name, **server)
 
 
 def read_router(reader: Reader) -> RouterSettings:

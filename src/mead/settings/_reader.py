@@ -13,6 +13,8 @@ from mead.settings._lines import KeyPath, line_of
 from mead.settings._names import dotted, shown
 from mead.settings.errors import ConfigError
 
+ANY_NAME = "*"
+"""In a path of keys: a table whose name the person chooses."""
 _DEEPEST = 64  # tables within tables; far from where recursion fails, and from what anybody writes
 _INTEGERS = range(-(2**63), 2**63)  # TOML 1.0, "Integer"
 _REFERENCE = re.compile(r"\$(?:\$|\{(?P<inside>[^}]*)(?P<end>\}?))")
@@ -69,15 +71,20 @@ class Reader:
         """Every key of every known table is known, and the known tables are tables."""
         for name, value in table.items():
             inner = (*path, name)
-            if name not in self._keys[path]:
+            if name not in self._names(path) and ANY_NAME not in self._names(path):
                 self.fail(inner, f"there is no such key; {self._advice(name, path)}")
-            if inner in self._keys:
+            if self._names(inner):
                 if not isinstance(value, dict):
                     self.fail(inner, f"{name} must be a table, as [{dotted(inner)}]")
                 self._check_keys(value, inner)
 
+    def _names(self, path: KeyPath) -> tuple[str, ...]:
+        """The keys that a table may have; none for what is no table that mead knows."""
+        known = self._keys.get(path)
+        return known if known is not None else self._keys.get((*path[:-1], ANY_NAME), ())
+
     def _advice(self, name: str, path: KeyPath) -> str:
-        names = self._keys[path]
+        names = self._names(path)
         homes = [table for table, known in self._keys.items() if name in known]
         if homes:
             return f"it belongs in [{dotted(homes[0])}]" if homes[0] else f"[{name}] stands at the top"

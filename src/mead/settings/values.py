@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import platformdirs
 from msgspec import Struct, field
@@ -44,7 +44,7 @@ class Secret:
         return "Secret('…')" if self._text else "Secret('')"
 
 
-class FreeTable(dict[str, object]):
+class FreeTable(dict[str, Any]):
     """A table whose keys mead does not know. A value in it may be a secret, so only its keys are printed."""
 
     def __repr__(self) -> str:
@@ -119,6 +119,75 @@ class EmbeddedSettings(Struct, frozen=True, kw_only=True):
     parallel: int = 2
 
 
+class ArgumentRule(Struct, frozen=True, kw_only=True):
+    """A condition on a tool's arguments: `argument` of the tools that `tool` names must match one of `allow`
+    (if there are any) and none of `deny`. All are patterns with `*` and `?`; a value that is no text is
+    compared as JSON. An argument that is absent matches the empty text."""
+
+    tool: str
+    argument: str
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
+class McpServerSettings(Struct, frozen=True, kw_only=True):
+    """An MCP server: a `command` that is started here, or a `url`.
+
+    `trusted` believes the server's own hints. `reach` says whether it keeps to this machine. `read` and
+    `effect` name tools of that class, whatever the server says; `allow`, `deny` and `rules` limit what is
+    shown and called. `mode` is the protocol era to begin with. `owner`, where set, is the only one whose
+    turns see the server. `source` is the foreign file that it was read from; `problem` says why it cannot be
+    started.
+    """
+
+    name: str
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=FreeTable)
+    cwd: str | None = None
+    url: str | None = None
+    headers: Mapping[str, str] = field(default_factory=FreeTable)
+    auth: Literal["oauth"] | None = None
+    trusted: bool = False
+    reach: Literal["machine", "network"] = "network"
+    read: tuple[str, ...] = ()
+    effect: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    rules: tuple[ArgumentRule, ...] = ()
+    mode: Literal["auto", "legacy"] = "auto"
+    owner: str | None = None
+    enabled: bool = True
+    parallel: int = 8
+    connect_timeout_s: float = 30.0
+    call_timeout_s: float = 60.0
+    source: Path | None = None
+    problem: str | None = None
+
+
+class McpSettings(Struct, frozen=True, kw_only=True):
+    """The MCP servers and what holds for all of them.
+
+    `config` is an existing configuration file of another program to read servers from. `local_only_calls`
+    governs calls of `local_only` turns to servers that may reach the network. `taint` asks for an approval
+    of effect calls once a turn has seen a result of a server that is not trusted; `approve` asks for one of
+    every effect call, and where it is `None` that is done if there is somebody to ask. `result_chars` is the
+    budget of a result, `max_tools` that of a turn.
+    """
+
+    servers: tuple[McpServerSettings, ...] = ()
+    config: Path | None = None
+    local_only_calls: Literal["allow", "ask", "deny"] = "allow"
+    taint: Literal["off", "approve"] = "off"
+    approve: Literal["off", "effect"] | None = None
+    approval_timeout_s: float = 300.0
+    parallel: int = 32
+    result_chars: int = 50_000
+    max_tools: int = 128
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """Everything that can be set. `source` is the file it came from, `warnings` are sentences about it."""
 
@@ -126,6 +195,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     sessions: SessionSettings = SessionSettings()
     classifier: ClassifierSettings = ClassifierSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
+    mcp: McpSettings = McpSettings()
     data_folder: Path = field(default_factory=lambda: platformdirs.user_data_path("mead"))
     source: Path | None = None
     warnings: tuple[str, ...] = ()
