@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from mead.telemetry.events import NAMES, PROVIDER_CALL, ROUTE, TOOL_CALL, TURN, Event
+from mead.telemetry.events import NAMES, PROVIDER_CALL, ROUTE, SERVER, TOOL_CALL, TURN, Event
 
 EventHandler: TypeAlias = Callable[[Event], object]
 
@@ -68,6 +68,7 @@ __all__ = [
     "NAMES",
     "PROVIDER_CALL",
     "ROUTE",
+    "SERVER",
     "TOOL_CALL",
     "TURN",
     "Event",

@@ -21,7 +21,11 @@ secret (T3). Names and fields are stable (`docs/stability.md`).
     metadata: `route`, `provider`, `model`, `status`, `reason`, `session_id`.
 
 `mead.mcp.call`: a tool call ended.
-    measurements: `duration`. metadata: `tool`, `effect`, `status`, `session_id`.
+    measurements: `duration`. metadata: `tool`, `server` (`None` for a Python function), `effect`, `status`,
+    `kind` (how it ended: `ok`, `tool_error`, `timeout`, `server_down` …), `session_id`.
+
+`mead.mcp.server`: an MCP server's state changed.
+    measurements: `restarts`. metadata: `server`, `state`.
 """
 
 from __future__ import annotations
@@ -34,8 +38,9 @@ ROUTE = "mead.router.route"
 TURN = "mead.session.turn"
 PROVIDER_CALL = "mead.provider.call"
 TOOL_CALL = "mead.mcp.call"
+SERVER = "mead.mcp.server"
 
-NAMES = (ROUTE, TURN, PROVIDER_CALL, TOOL_CALL)
+NAMES = (ROUTE, TURN, PROVIDER_CALL, TOOL_CALL, SERVER)
 
 
 class Event(Struct, frozen=True, gc=False):
