@@ -23,12 +23,13 @@ from mead.core.messages import (
     ToolUseBlock,
     VendorBlock,
 )
-from mead.core.options import NO_OPTIONS, Options, ResponseFormat, TurnOptions
+from mead.core.options import NO_OPTIONS, Options, ResponseFormat, ToolChoice, TurnOptions
 from mead.core.result import Err, MeadError, Ok, Result
+from mead.core.scope import Approval, ApprovalRequest
 from mead.core.turns import Answer, Cause, Decision, Finding, Handler, Hub, NoHub, ToolOutput, Turn, Verdict
 from mead.core.usage import Usage, UsageTotal
 from mead.mcp.functions import tool
-from mead.mcp.hub import ToolHub
+from mead.mcp.hub import McpHub, ToolHub
 from mead.mcp.policy import Policy
 from mead.providers.protocol import Completion, Provider, Reply
 from mead.router import Refused, Router, RuleClassifier, Slot, Slots, route
@@ -42,7 +43,7 @@ from mead.sessions.default import (
     stream_turn,
     submit_turn,
 )
-from mead.sessions.events import Delta, Finished, ToolCalled, ToolReturned, TurnEvent
+from mead.sessions.events import ApprovalNeeded, Delta, Finished, ToolCalled, ToolReturned, TurnEvent
 from mead.sessions.handlers import EchoHandler
 from mead.sessions.runtime import Runtime
 from mead.sessions.sync import SyncRuntime
@@ -53,6 +54,9 @@ __version__ = "0.1.0"
 __all__ = [
     "NO_OPTIONS",
     "Answer",
+    "Approval",
+    "ApprovalNeeded",
+    "ApprovalRequest",
     "Block",
     "Cause",
     "Completion",
@@ -67,6 +71,7 @@ __all__ = [
     "Handler",
     "Hub",
     "ImageBlock",
+    "McpHub",
     "MeadError",
     "Message",
     "NoHub",
@@ -88,6 +93,7 @@ __all__ = [
     "TextBlock",
     "Tool",
     "ToolCalled",
+    "ToolChoice",
     "ToolHub",
     "ToolOutput",
     "ToolResultBlock",

@@ -74,8 +74,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     """Where a turn goes and why (R18).
 
     `withheld` counts the earlier turns that the model will not see. `tools` names the tools that it will be
-    shown; `None` means that this is not known yet. `emulates_tools` is true of a model that was not trained to
-    use any and is led to it by a grammar. `provider` and `model` are `None` for an empty slot.
+    shown; `None` means that this is not known yet. `emulates_tools` is true of a model that was not trained
+    to use any and is led to it by a grammar. `provider` and `model` are `None` for an empty slot.
     """
 
     route: Route

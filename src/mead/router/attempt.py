@@ -25,9 +25,10 @@ from mead.core.messages import (
 from mead.core.options import Options, TurnOptions
 from mead.core.reasons import ProviderReason, ToolLoopLimit, TurnReason
 from mead.core.result import Err, Ok, Result
-from mead.core.scope import CallRecord
+from mead.core.scope import CallRecord, Taint
 from mead.core.turns import Answer, Decision, Finding, Hub
 from mead.core.usage import Usage, UsageTotal, total
+from mead.mcp.names import unknown_tool
 from mead.providers.protocol import Completion, Reply, can_converse, can_stream
 from mead.router.slots import Slot
 from mead.router.views import CloudView, LocalView, ask
@@ -66,7 +67,8 @@ class Attempt:
         self._provider = slot.provider
         self._call_options = call_options
         self._view = view
-        self._options = options
+        # What the hub must know of the turn: where it goes, and what it has seen.
+        self._options = msgspec.structs.replace(options, route=decision.route, taint=Taint())
         self._scope = options.scope
         self._hub = hub
         self._scan = scan
@@ -217,10 +219,10 @@ class Attempt:
         if call.malformed is not None:
             return _error(call, _MALFORMED)
         if all(tool.name != call.name for tool in tools):
-            known = ", ".join([tool.name for tool in tools])
-            return _error(call, f"There is no tool named {call.name!r}. The tools are: {known}.")
+            return _error(call, unknown_tool(call.name, tools))
+        options = msgspec.structs.replace(self._options, private=self._label == "local_only")
         try:
-            output = await self._hub.call_tool(call.name, dict(call.input), self._options)
+            output = await self._hub.call_tool(call.name, dict(call.input), options)
         except Exception as error:
             _log.error("the hub raised %s in a call of %s", type(error).__name__, call.name)
             return _error(call, "The tool failed. The call may have been carried out.")

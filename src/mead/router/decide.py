@@ -60,6 +60,7 @@ def decide(
         label=_label(route, options, private=private, saw_private=private_turns > 0),
         withheld=private_turns if route == "cloud" else 0,
         tools=None if tools is None else tuple([tool.name for tool in tools]),
+        emulates_tools=slot is not None and bool(getattr(slot.provider, "emulates_tools", False)),
         private=private,
         findings=verdict.findings if verdict else (),
         score=verdict.score if verdict else None,

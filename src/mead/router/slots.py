@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -26,8 +27,10 @@ class Slot(NamedTuple):
         model = wanted.model
         if model is None or model == self.options.model or model in self.models:
             return wanted.over(self.options)
-        known = ", ".join(dict.fromkeys([*filter(None, [self.options.model]), *self.models])) or "none"
-        return InvalidOptions(detail=f"the slot has no model {model!r}; it lists: {known}")
+        known = ", ".join(dict.fromkeys([*filter(None, [self.options.model]), *self.models]))
+        listed = f"it lists: {known}" if known else "it lists none"
+        said = f"the slot has no model {model!r}; {listed}. Add it to the slot's models"
+        return InvalidOptions(detail=said)
 
 
 class Slots(Struct, frozen=True, kw_only=True):
@@ -38,6 +41,9 @@ class Slots(Struct, frozen=True, kw_only=True):
 
     def __getitem__(self, route: Route) -> Slot | None:
         return self.local if route == "local" else self.cloud
+
+    def __iter__(self) -> Iterator[Slot | None]:
+        return iter((self.local, self.cloud))
 
 
 def build_slots(settings: Settings) -> Slots:

@@ -19,10 +19,11 @@ from mead import telemetry
 from mead.core.options import TurnOptions
 from mead.core.reasons import Cancelled, Crashed, Interrupted, ShuttingDown, Timeout, TurnReason
 from mead.core.result import Err, Ok, Result
-from mead.core.scope import ApprovalRequest, CallRecord, EgressRecord
+from mead.core.scope import Approval, ApprovalRequest, CallRecord, EgressRecord
 from mead.core.turns import Answer, Handler, Turn
 from mead.core.usage import Usage
-from mead.sessions.events import Delta, ToolCalled, ToolReturned, TurnEvent
+from mead.sessions.approvals import Approver, Question, grant_of, standing_answer
+from mead.sessions.events import ApprovalNeeded, Delta, ToolCalled, ToolReturned, TurnEvent
 
 if TYPE_CHECKING:
     from mead.core.conversation import EncodedMessages
@@ -46,15 +47,29 @@ class SentRecord(Struct, frozen=True, kw_only=True, gc=False):
     record: EgressRecord
 
 
+class Asks(Struct, frozen=True, kw_only=True):
+    """Who is asked for approvals: a callback, or whoever reads the turn's stream; and how long they have."""
+
+    approver: Approver | None = None
+    reader: bool = False
+    timeout_s: float = 300.0
+
+
+NOBODY = Asks()
+_NO = Approval(decision="no")
+
+
 class TurnRun:
     """A submitted turn. It is also the turn's `Scope`: what the router reports comes here.
 
     `result` resolves to the turn's result. `on_event`, where given, gets the previews of a streamed turn;
-    `on_sent` gets what leaves this machine for it.
+    `on_sent` gets what leaves this machine for it; `asks` says who approves its tool calls.
     """
 
     __slots__ = (
         "_abandon_timer",
+        "_asking",
+        "_asks",
         "_cause",
         "_loop",
         "_on_event",
@@ -83,11 +98,14 @@ class TurnRun:
         timeout_s: float,
         on_sent: Callable[[SentRecord], None],
         on_event: Callable[[TurnEvent], None] | None = None,
+        asks: Asks = NOBODY,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._session = session
         self._on_sent = on_sent
         self._on_event = on_event
+        self._asks = asks
+        self._asking: asyncio.Lock | None = None
         self._task: asyncio.Task[None] | None = None
         self._cause: EndCause | None = None
         self._queued_at = time.perf_counter()
@@ -213,8 +231,54 @@ class TurnRun:
         if self._on_event is not None and not self.fenced:
             self._on_event(ToolReturned(name, is_error))
 
+    @property
+    def can_ask(self) -> bool:
+        return self._asks.approver is not None or self._asks.reader
+
     async def ask_approval(self, request: ApprovalRequest) -> bool:
-        return False  # a session has nobody to ask
+        if self._asking is None:
+            self._asking = asyncio.Lock()
+        async with self._asking:  # one question at a time
+            answered = standing_answer(self._session.grants, request)
+            if answered is None:
+                approval = await self._ask(request)
+                if (grant := grant_of(request, approval)) is not None:
+                    self._session.grants.append(grant)
+                answered = approval.decision in ("once", "session")
+        self._check_fence()
+        return answered
+
+    async def _ask(self, request: ApprovalRequest) -> Approval:
+        """Asks whoever there is, while the turn's clock stands still. No answer in time is a no."""
+        if not self.can_ask:
+            return _NO
+        left_s = self._stop_clock()
+        try:
+            async with asyncio.timeout(self._asks.timeout_s):
+                if self._asks.approver is not None:
+                    return await self._asks.approver(request)
+                question = Question()
+                assert self._on_event is not None  # only a streamed turn has a reader
+                self._on_event(ApprovalNeeded(request, question.answer))
+                return await question.wait()
+        except TimeoutError:
+            return _NO
+        finally:
+            self._start_clock(left_s)
+
+    def _stop_clock(self) -> float:
+        """Stops the turn's clock; gives what is left on it, in seconds."""
+        assert self.deadline is not None
+        assert self._timer is not None
+        self._timer.cancel()
+        left_s = max(0.0, self.deadline - self._loop.time())
+        self.deadline = self._loop.time() + self._asks.timeout_s + left_s
+        return left_s
+
+    def _start_clock(self, left_s: float) -> None:
+        self.deadline = self._loop.time() + left_s
+        if self._cause is None and not self.fenced:
+            self._timer = self._loop.call_at(self.deadline, self.end, "timeout")
 
     def _check_fence(self) -> None:
         """Stops an abandoned task before it does anything more."""

@@ -32,7 +32,7 @@ from mead.core.options import (
 from mead.core.reasons import InvalidOptions, NoSuchSession, ShuttingDown, TurnReason
 from mead.core.result import Err, Ok, Result
 from mead.core.turns import Answer, Decision, Handler, Hub, Turn
-from mead.mcp.hub import ToolHub
+from mead.mcp.hub import McpHub, ToolHub
 from mead.providers.protocol import close_provider
 from mead.providers.registry import check_addresses
 from mead.router import Router
@@ -40,9 +40,10 @@ from mead.router.classifier import Classifier
 from mead.router.classifier.rules import RuleClassifier
 from mead.router.decide import Refused
 from mead.router.slots import Slots, build_slots
+from mead.sessions.approvals import Approver
 from mead.sessions.events import Finished, TurnEvent
 from mead.sessions.handlers import EchoHandler
-from mead.sessions.run import SentRecord, TurnRun
+from mead.sessions.run import Asks, SentRecord, TurnRun
 from mead.sessions.session import Session, imported
 from mead.settings import Settings, load
 
@@ -77,7 +78,8 @@ class TurnKeywords(TypedDict, total=False):
 
     `route` forces a slot (R1); `tools` widens (`"effect"`) or hides (`"none"`) what the model is shown (R8);
     `options` are the nearest layer of generation options (S9); `allow_private` lets a turn that is forced to
-    the cloud carry private content; `busy` and `turn_timeout_s` override the session's.
+    the cloud carry private content; `busy` and `turn_timeout_s` override the session's; `asks` promises that
+    whoever reads the turn's stream answers `ApprovalNeeded`.
     """
 
     route: RouteChoice
@@ -88,6 +90,7 @@ class TurnKeywords(TypedDict, total=False):
     busy: BusyPolicy | None
     turn_timeout_s: float | None
     tags: Sequence[str]
+    asks: bool
 
 
 class _Shared:
@@ -103,8 +106,10 @@ class Runtime:
     """Sessions over one configuration, as one owner sees them.
 
     `slots`, `tools` (functions marked with `@mead.tool`), `hub`, `classifier` and `handler` replace what the
-    settings would give. Nothing is contacted before the first turn that needs it. A runtime belongs to the
-    event loop that it is used on; leave `async with`, or call `aclose`, to end its turns and connections.
+    settings would give. `approver` is asked about tool calls with side effects (`mead.Approval`); without one
+    they need the turn's `tools="effect"` only. Nothing is contacted before the first turn that needs it. A
+    runtime belongs to the event loop that it is used on; leave `async with`, or call `aclose`, to end its
+    turns and connections.
     """
 
     def __init__(
@@ -116,6 +121,7 @@ class Runtime:
         hub: Hub | None = None,
         classifier: Classifier | None = None,
         handler: Handler | None = None,
+        approver: Approver | None = None,
     ) -> None:
         self.settings = settings = settings or Settings()
         self.owner = "local"
@@ -123,7 +129,9 @@ class Runtime:
         classifier = classifier or RuleClassifier(
             private_words=settings.classifier.private_words, threshold=settings.classifier.threshold
         )
-        self.router = Router(self.slots, hub or ToolHub(tools), classifier=classifier)
+        self.hub = hub if hub is not None else _hub(settings, tools)
+        self.router = Router(self.slots, self.hub, classifier=classifier)
+        self._approver = approver
         self.handler = handler or self._default_handler()
         self._shared = _Shared()
 
@@ -161,9 +169,8 @@ class Runtime:
         runs = [run for session in shared.sessions.values() for run in session.end_all("shutting_down")]
         await asyncio.gather(*[run.result for run in runs if not run.result.done()], return_exceptions=True)
         shared.sessions.clear()
-        for slot in (self.slots.local, self.slots.cloud):
-            if slot is not None:
-                await close_provider(slot.provider)
+        closing = [close_provider(slot.provider) for slot in self.slots if slot is not None]
+        await asyncio.gather(close_provider(self.hub), *closing)
 
     async def start_session(self, **session: Unpack[SessionKeywords]) -> str:
         """Starts a session and gives its id (S1); `SessionKeywords` lists what a session may say.
@@ -327,6 +334,11 @@ class Runtime:
             timeout_s=timeout_s,
             on_sent=self._shared.egress.append,
             on_event=on_event,
+            asks=Asks(
+                approver=self._approver,
+                reader=on_event is not None and turn.get("asks", False),
+                timeout_s=self.settings.mcp.approval_timeout_s,
+            ),
         )
         refused = session.submit(run, busy, self.settings.sessions.queue_timeout_s)
         return run if refused is None else refused
@@ -381,6 +393,13 @@ class _Stream:
         if not self.events:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+
+
+def _hub(settings: Settings, tools: Sequence[Callable[..., object]]) -> ToolHub:
+    if not settings.mcp.servers:
+        return ToolHub(tools, settings=settings.mcp)
+    folder = settings.data_folder / "mcp"
+    return McpHub(settings.mcp.servers, tools, settings=settings.mcp, folder=folder)
 
 
 def _as_turns(history: Sequence[Message] | Sequence[Turn], owner: str) -> list[Turn]:

@@ -14,6 +14,7 @@ from mead.core.reasons import SessionBusy
 from mead.core.repair import repair
 from mead.core.result import Err, Ok
 from mead.core.turns import Handler, Turn
+from mead.sessions.approvals import Grant
 from mead.sessions.run import EndCause, TurnResult, TurnRun
 
 
@@ -21,6 +22,7 @@ class Session:
     """The history and the waiting turns of one conversation. An idle one holds no task and no timer."""
 
     __slots__ = (
+        "_grants",
         "_queue",
         "_running",
         "busy",
@@ -60,6 +62,14 @@ class Session:
         self.last_number = len(self.turns)
         self._running: TurnRun | None = None
         self._queue: deque[TurnRun] | None = None
+        self._grants: list[Grant] | None = None
+
+    @property
+    def grants(self) -> list[Grant]:
+        """What a person has said of tool calls, for as long as the session lasts."""
+        if self._grants is None:
+            self._grants = []
+        return self._grants
 
     @property
     def is_idle(self) -> bool:

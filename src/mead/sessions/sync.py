@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from mead.core.reasons import NoSuchSession, TurnReason
 from mead.core.result import Result
@@ -56,11 +56,11 @@ class BackgroundLoop:
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("SyncRuntime cannot be called from its own loop; use Runtime there")
-        future = self.submit(work)
+        running = Running(self, work)
         try:
-            return future.result()
+            return running.begin().result()
         except BaseException:
-            future.cancel()
+            running.cancel()
             raise
 
     def close(self) -> None:
@@ -72,6 +72,40 @@ class BackgroundLoop:
         self._thread.join(_CLOSE_TIMEOUT_S)
         if not self._thread.is_alive():
             self.loop.close()
+
+
+class Running(Generic[_T]):
+    """A coroutine on its way on a background loop. It is made before it begins, so that Ctrl-C, which may
+    come between any two steps, always finds something to cancel."""
+
+    def __init__(self, background: BackgroundLoop, work: Coroutine[Any, Any, _T]) -> None:
+        self._background = background
+        self._work = work
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled = False
+
+    def begin(self) -> Future[_T]:
+        """Begins it. Raises `RuntimeError` after the loop was closed."""
+        if self._background.loop.is_closed():
+            self._work.close()
+        return self._background.submit(self._run())
+
+    def cancel(self) -> None:
+        """Cancels it, from any thread, whether it has begun or not."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs any more
+            self._background.loop.call_soon_threadsafe(self._cancel)
+
+    async def _run(self) -> _T:
+        self._task = asyncio.current_task()
+        if self._cancelled:
+            self._work.close()
+            raise asyncio.CancelledError
+        return await self._work
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        if self._task is not None:
+            self._task.cancel()
 
 
 async def _cancel_others() -> None:
@@ -165,8 +199,9 @@ class SyncRuntime:
             finally:
                 queue.put(error)
 
-        pumping = self._background.submit(pump())
+        pumping = Running(self._background, pump())
         try:
+            pumping.begin()
             while (event := queue.get()) is not None:
                 if isinstance(event, BaseException):
                     raise event
