@@ -89,7 +89,23 @@ async def test_p2_tools_are_emulated_one_call_a_turn(provider: EmbeddedProvider)
     assert called.usage.output_tokens
     assert call.id
     assert text_of(reply.content) == "".join(fragments)
+    assert text_of(reply.content) == "git_create_branch answered:\nCreated branch 'feature-x'"
+    assert reply.usage.output_tokens == 0, "no model was asked"
     assert not [block for block in reply.content if isinstance(block, ToolUseBlock)]
+
+
+async def test_somebodys_own_model_reports_results_in_its_own_words(model_folder: Path) -> None:
+    own = EmbeddedProvider(model_folder / FILE_NAME, folder=model_folder, threads=1)
+    answered = [
+        Message("user", "What time is it?"),
+        Message("assistant", (ToolUseBlock("a", "clock__now", {}),)),
+        Message("user", (ToolResultBlock("a", "twelve"),)),
+    ]
+
+    reply = (await own.converse(answered, [CLOCK], SHORT)).unwrap()
+    await own.aclose()
+
+    assert reply.usage.output_tokens
 
 
 async def test_a_request_that_fits_no_tool_is_answered(provider: EmbeddedProvider) -> None:

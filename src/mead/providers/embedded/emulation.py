@@ -3,7 +3,8 @@
 A small model writes a valid call only where a grammar makes it, and picks badly among many things. So the
 tool is found by the words that request and description share, and the model fills in the arguments, under a
 grammar made of the tool's schema, in which a text must be one of the pieces of the request. Two worked
-examples show it the form. All of this is emulation, and is said to be.
+examples show it the form. What the tool says is then the answer, word for word: asked to report it, the
+packaged model makes things up. All of this is emulation, and is said to be.
 """
 
 from __future__ import annotations
@@ -102,6 +103,25 @@ def arguments_prompt(tool: Tool, request: str) -> str:
     return f"{_own_name(tool)}({names})\nRequest: {request}"
 
 
+def results_in(messages: Sequence[Message]) -> str | None:
+    """What the tools answered in the newest message, in their own words; `None` if none did."""
+    if not messages:
+        return None
+    names = {
+        block.id: block.name
+        for message in messages[-2:]
+        for block in blocks_of(message)
+        if isinstance(block, ToolUseBlock)
+    }
+    said = [
+        f"{names.get(block.tool_use_id, 'The tool').rpartition('__')[2]} "
+        f"{'failed' if block.is_error else 'answered'}:\n{block.content.strip()}"
+        for block in blocks_of(messages[-1])
+        if isinstance(block, ToolResultBlock)
+    ]
+    return "\n\n".join(said) or None
+
+
 def without_tool_blocks(messages: Sequence[Message]) -> list[Message]:
     """The messages with calls and results told in words, for a model that knows nothing else."""
     told: list[Message] = []
@@ -122,7 +142,7 @@ def _told(block: object) -> str:
             if len(said) > RESULT_CHARS:
                 said = said[:RESULT_CHARS] + " …"
             what = "failed" if block.is_error else "answered"
-            return f"The tool {what}:\n{said}\n\nAnswer me with this, in short."
+            return f"The tool {what}:\n{said}\n\nReport the result in one sentence."
         case _:
             return ""
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from mead.core.messages import Message, Tool
+from mead.core.messages import Message, TextBlock, Tool
 from mead.core.options import Options, ResponseFormat
 from mead.core.reasons import InvalidOptions, ProviderReason, Transport
 from mead.core.result import Err, Ok, Result
@@ -25,6 +25,7 @@ DEFAULT_MAX_TOKENS = 256
 
 _Value = TypeVar("_Value", Completion, Reply)
 _CALL_TOKENS = 200
+_NO_TOKENS = Usage(input_tokens=0, output_tokens=0)
 
 
 class EmbeddedProvider:
@@ -33,7 +34,8 @@ class EmbeddedProvider:
     `model_path` is a GGUF file, by default the installed one in `folder`. `context_tokens` is the context of
     each of `parallel` turns answered at once; `threads` is, by default, one less than the machine has cores.
 
-    Tools are emulated (`emulation.py`): at most one call a turn, under a grammar.
+    Tools are emulated (`emulation.py`): at most one call a turn, under a grammar; the packaged model's answer
+    is then what the tool said.
     """
 
     name = "embedded"
@@ -54,6 +56,8 @@ class EmbeddedProvider:
             context_tokens=context_tokens,
             parallel=parallel,
         )
+        # Somebody's own model may be large enough to report what a tool said.
+        self._own_words = model_path is not None
         self._chat: tuple[Running, OpenAIChat] | None = None
 
     @property
@@ -90,6 +94,10 @@ class EmbeddedProvider:
         called = await self._try_call(messages, tools, options) if tools else None
         if called is not None and (isinstance(called, Err) or called.value.content):
             return called
+        if not self._own_words and (said := emulation.results_in(messages)) is not None:
+            if on_delta is not None:
+                on_delta(said)
+            return Ok(Reply(content=(TextBlock(said),), usage=_NO_TOKENS))
         told = emulation.without_tool_blocks(messages)
 
         async def answer(chat: OpenAIChat, chosen: Options) -> Result[Reply, ProviderReason]:
