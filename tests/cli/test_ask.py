@@ -147,6 +147,7 @@ def test_json_is_one_object_with_all_there_is_to_know(
         "score": pytest.approx(0, abs=0.01),
         "withheld": 0,
         "tools": [],
+        "emulates_tools": False,
     }
     assert answer == {
         "ok": True,

@@ -26,7 +26,7 @@ from cli.commands import (
 )
 from mead.cli import chat
 from mead.cli._prompt import Typed, read_typed
-from mead.sessions.sync import BackgroundLoop
+from mead.sessions.sync import Running
 
 Start = Callable[..., Terminal]
 
@@ -438,15 +438,15 @@ def test_ctrl_c_at_the_moment_when_a_turn_begins_cancels_it_too(
         local_slot(servers.start(streamed_until("", end="hang"), streamed("Fine."))),
         "[sessions]\nqueue_timeout_s = 1\n",
     )
-    submit, pressed = BackgroundLoop.submit, [KeyboardInterrupt()]
+    begin, pressed = Running.begin, [KeyboardInterrupt()]
 
-    def interrupted(self: BackgroundLoop, work: Any) -> Any:
-        future = submit(self, work)
-        if work.__name__ == "pump" and pressed:
+    def interrupted(self: Running[Any]) -> Any:
+        future = begin(self)
+        if self._work.__name__ == "pump" and pressed:
             raise pressed.pop()
         return future
 
-    monkeypatch.setattr(BackgroundLoop, "submit", interrupted)
+    monkeypatch.setattr(Running, "begin", interrupted)
 
     result = run("chat", text="one\ntwo\n")
 

@@ -240,7 +240,12 @@ def test_a_key_that_others_may_read_is_warned_of(home: Path, configure: Callable
         (False, "", "error", "its engine is missing; pip install 'mead-runtime[local]'"),
         (True, "", "warning", "the model is fetched at first use, or by: mead model install"),
         (True, '[embedded]\nmodel_path = "nowhere.gguf"\n', "error", "there is no file nowhere.gguf"),
-        (True, '[embedded]\nmodel_path = "mead.toml"\n', "ok", "embedded: mead.toml (cannot use tools)"),
+        (
+            True,
+            '[embedded]\nmodel_path = "mead.toml"\n',
+            "ok",
+            "embedded: mead.toml (its use of tools is emulated: docs/embedded.md)",
+        ),
     ],
 )
 def test_the_embedded_model_is_looked_for(

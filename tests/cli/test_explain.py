@@ -70,6 +70,7 @@ def test_json_holds_the_decision() -> None:
             "score": None,
             "withheld": 0,
             "tools": [],
+            "emulates_tools": False,
         },
         "refused": None,
     }

@@ -95,7 +95,7 @@ def one_sentence(done: subprocess.CompletedProcess[bytes]) -> str:
             ECHO,
             ["ask", "hi", "--model", "gtp"],
             1,
-            "invalid_options: the slot has no model 'gtp'; it lists: none.",
+            "invalid_options: the slot has no model 'gtp'; it lists none. Add it to the slot's models.",
             id="model-of-no-slot",
         ),
         pytest.param(ECHO, ["ask"], 2, 'nothing to ask: give a text (mead ask "…"), pipe one', id="no-text"),

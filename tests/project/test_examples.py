@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -71,23 +72,31 @@ def test_the_notebook_runs_from_top_to_bottom() -> None:
     assert outputs[-1] == "2"
 
 
-def test_the_demo_shows_the_main_job(model_folder: Path) -> None:
+def test_the_demo_shows_the_main_job(model_folder: Path, tmp_path: Path) -> None:
+    data_folder = tmp_path / "data"
+    data_folder.mkdir()
+    (data_folder / "models").symlink_to(model_folder)
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "demo.py")],
         capture_output=True,
         text=True,
         timeout=300,
-        env={"MEAD_DATA_FOLDER": str(model_folder.parent), "PATH": ""},
+        env={"MEAD_DATA_FOLDER": str(data_folder), "PATH": os.environ["PATH"]},
         check=False,
     )
 
     assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"\[local, \d+ tokens in, \d+ out\]", done.stdout)) == 3
+    assert len(re.findall(r"\[local, \d+ tokens in, \d+ out\]", done.stdout)) == 5
     assert "cloud_unavailable" in done.stdout
     assert "Requests that it sent: 0." in done.stdout
     assert "All 3 requests of this session went to 127.0.0.1:" in done.stdout
     assert "local, local_only: The text holds something of the kind 'card'." in done.stdout
     assert "3 turns are kept" in done.stdout
+    assert "[calls git__git_log]" in done.stdout
+    assert "Branches: master\n" in done.stdout or "Branches: main\n" in done.stdout
+    assert "approve git__git_create_branch" in done.stdout
+    assert re.search(r"Branches: \w+, roses\n", done.stdout)
+    assert "Sent to the server: git_log, git_create_branch." in done.stdout
 
 
 def test_the_readmes_example_runs_as_printed(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ _COMMANDS = {
     "chat": "Talk with the model.",
     "doctor": "Check the configuration and each model, and say what to do.",
     "explain": "Say where a turn would go and why, without sending anything.",
+    "mcp": "Look at the MCP servers, approve their changes, log in to them.",
     "model": "Install the embedded model.",
+    "tools": "List the tools of the MCP servers, and whether a turn sees them.",
 }
 
 

@@ -62,4 +62,5 @@ def _decision_json(decision: Decision) -> dict[str, object]:
         "score": None if decision.score is None else round(decision.score, 4),
         "withheld": decision.withheld,
         "tools": decision.tools,
+        "emulates_tools": decision.emulates_tools,
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mead.cli._terminal import is_terminal, say
+from mead.settings.files import make_private_folder
 
 _FENCE = '"""'
 _HISTORY_LINES = 1000
@@ -93,7 +94,7 @@ def input_history(folder: Path) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(folder)
             _make_private(path)
             readline.write_history_file(path)
             _make_private(path)

@@ -6,9 +6,10 @@ import contextlib
 import time
 from typing import Unpack
 
+from mead.cli._approve import ask_person, can_ask
 from mead.cli._terminal import say, say_facts, write_answer
 from mead.core.result import Ok
-from mead.sessions.events import Delta, Finished, ToolCalled
+from mead.sessions.events import ApprovalNeeded, Delta, Finished, ToolCalled
 from mead.sessions.run import TurnResult
 from mead.sessions.runtime import TurnKeywords
 from mead.sessions.sync import SyncRuntime
@@ -19,6 +20,7 @@ def stream_to_terminal(
 ) -> TurnResult | None:
     """Streams a turn to the terminal, with the line about it underneath. `None` when Ctrl-C cancelled it."""
     started = time.perf_counter()
+    turn["asks"] = can_ask()
     on_new_line = True
     result: TurnResult | None = None
     try:
@@ -33,6 +35,11 @@ def stream_to_terminal(
                             write_answer("", newline=True)
                         on_new_line = True
                         say(f"[{name}]")
+                    case ApprovalNeeded(request=request, answer=answer):
+                        if not on_new_line:
+                            write_answer("", newline=True)
+                        on_new_line = True
+                        answer(ask_person(request))
                     case Finished(result=finished):
                         result = finished
     except KeyboardInterrupt:

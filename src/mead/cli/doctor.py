@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -12,12 +13,15 @@ import click
 from msgspec import Struct
 
 from mead.cli._found import has_engine
+from mead.cli._hub import NO_SDK, start_all, with_hub
 from mead.cli._json import write_json
 from mead.cli._open import NO_MODEL, find_settings, lacks_model
 from mead.cli._terminal import TURN_FAILED, WRONG_USAGE, describe, safe, write
 from mead.core.options import Options, Route
 from mead.core.reasons import HttpStatus, ProviderReason
 from mead.core.result import Ok
+from mead.mcp.connection import Health
+from mead.mcp.hub import McpHub
 from mead.providers.checks import check_provider
 from mead.providers.http import HttpClient
 from mead.providers.protocol import close_provider
@@ -67,6 +71,7 @@ def _look(settings: Settings) -> list[Check]:
     if lacks_model(settings):
         checks.append(Check("models", "error", NO_MODEL))
     checks += asyncio.run(_look_at_slots(settings))
+    checks += _look_at_servers(settings)
     return [*checks, _look_at_folder(settings.data_folder)]
 
 
@@ -130,7 +135,32 @@ def _look_at_embedded(what: str, settings: Settings) -> Check:
         )
     if not os.path.isfile(path):
         return Check(what, "error", f"embedded: there is no file {path}; correct model_path in mead.toml")
-    return Check(what, "ok", f"embedded: {path.name} (cannot use tools)")
+    return Check(what, "ok", f"embedded: {path.name} (its use of tools is emulated: docs/embedded.md)")
+
+
+def _look_at_servers(settings: Settings) -> list[Check]:
+    """Starts every MCP server once, side by side."""
+    if not settings.mcp.servers:
+        return []
+    if importlib.util.find_spec("mcp") is None:
+        return [Check("MCP servers", "error", NO_SDK)]
+
+    async def look(hub: McpHub) -> tuple[Health, ...]:
+        await start_all(hub)
+        return hub.health()
+
+    return [_server_check(health) for health in with_hub(settings, look)]
+
+
+def _server_check(health: Health) -> Check:
+    what = f"MCP {health.name}"
+    if health.state == "ready":
+        notes = f"; {'; '.join(health.notes)}" if health.notes else ""
+        said = f"{health.tools} tools, protocol {health.protocol}{notes}"
+        return Check(what, "warning" if health.notes else "ok", said)
+    if health.state == "disabled":
+        return Check(what, "empty", "disabled in the settings")
+    return Check(what, "error", f"{health.state}: {health.error}")
 
 
 def _look_at_folder(folder: Path) -> Check:

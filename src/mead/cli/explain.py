@@ -59,7 +59,8 @@ def lines_of(decision: Decision | Refused) -> list[str]:
     if decision.withheld:
         lines.append(f"withheld  {decision.withheld} earlier turns, which are local_only")
     tools = "not known yet" if decision.tools is None else ", ".join(decision.tools) or "none"
-    lines.append(f"tools     {tools}")
+    emulated = " (emulated: the model was not trained to use any)" if decision.emulates_tools else ""
+    lines.append(f"tools     {tools}{emulated if decision.tools != () else ''}")
     if refused is not None:
         lines.append(f"refused   {describe(refused)}")
     return lines
