@@ -104,6 +104,19 @@ async def w3(side: Side, streams: int = 30) -> float:
     return await _cpu_us(run, streams * DELTAS)
 
 
+async def w4(side: Side, turns: int = 200) -> float:
+    """The model asks for a tool, a stdio MCP server answers, the model answers; wall time a turn."""
+
+    async def run(count: int) -> None:
+        for index in range(count):
+            _check(await side.tool_turn(TEXT.format(index)), 1)
+
+    await run(20)
+    started = time.perf_counter()
+    await run(turns)
+    return (time.perf_counter() - started) / turns * 1e6
+
+
 async def _cpu_us(run: Callable[[int], Awaitable[None]], units: int) -> float:
     gc.collect()
     started = time.process_time()
@@ -116,6 +129,7 @@ WORKLOADS: dict[str, tuple[Callable[[Side], Awaitable[float]], str, str]] = {
     "W1h": (w1h, "l0-n1", "µs CPU a turn"),
     "W2": (w2, "l50-n1", "µs CPU a turn"),
     "W3": (w3, f"l0-n{DELTAS}", "µs CPU a delta"),
+    "W4": (w4, "l0-n1", "µs a turn with a tool call"),
 }
 
 
@@ -127,9 +141,10 @@ async def _measure(name: str, base_url: str, rounds: int) -> dict[str, Any]:
         # Who goes first changes, so that neither always finds the caches warm.
         for label in list(SIDES) if number % 2 else reversed(list(SIDES)):
             side = SIDES[label]()
-            await side.open(f"{base_url}/{path}")
+            with_tools = name == "W4"
+            await (side.open_tools if with_tools else side.open)(f"{base_url}/{path}")
             found[label].append(await work(side))
-            await side.close()
+            await (side.close_tools if with_tools else side.close)()
     ratios = [ours / theirs for ours, theirs in zip(found["mead"], found["floor"], strict=True)]
     return {
         "mead": round(statistics.median(found["mead"]), 1),
@@ -182,7 +197,7 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object, workload → figures")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="W1,W1h,W2,W3,W5", help="the workloads, separated by commas")
+    parser.add_argument("--only", default="W1,W1h,W2,W3,W4,W5", help="the workloads, separated by commas")
     parser.add_argument("--memory-of", choices=list(SIDES), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory_of:

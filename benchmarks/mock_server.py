@@ -14,6 +14,7 @@ import sys
 from typing import ClassVar
 
 _PATH = re.compile(rb"^POST /l(\d+)-n(\d+)/")
+_TOOL = re.compile(rb'"name": ?"([a-z_]*add)"')
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
@@ -38,6 +39,17 @@ def _plain(deltas: int) -> bytes:
     )
     head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     return head.encode() + body
+
+
+def _tool_call() -> bytes:
+    """The model asks for the first tool, whose name is `add` or ends with it."""
+    function = {"name": "NAME", "arguments": '{"a": 2, "b": 3}'}
+    call = {"id": "call_1", "type": "function", "function": function}
+    choice = {
+        "message": {"role": "assistant", "content": None, "tool_calls": [call]},
+        "finish_reason": "tool_calls",
+    }
+    return _json({"choices": [choice], "usage": {"prompt_tokens": 20, "completion_tokens": 5}})
 
 
 def _streamed(deltas: int) -> bytes:
@@ -81,6 +93,12 @@ class _Connection(asyncio.Protocol):
             return
         delay_ms, deltas = int(match[1]), int(match[2])
         streamed = b'"stream":true' in request[head_end:].replace(b'"stream": true', b'"stream":true')
+        if b'"tools":' in request and b'"role":"tool"' not in request.replace(b'": "', b'":"'):
+            name = _TOOL.search(request)
+            body = _tool_call().replace(b"NAME", name[1] if name else b"add")
+            head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            self._transport.write(head.encode() + body)
+            return
         key = (deltas, streamed)
         if key not in self._canned:
             self._canned[key] = _streamed(deltas) if streamed else _plain(deltas)

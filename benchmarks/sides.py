@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any, Protocol
 
 import aiohttp
@@ -11,6 +14,7 @@ import aiohttp
 import mead
 from mead.providers.http import HttpClient
 from mead.providers.openai_chat import OpenAIChat
+from mead.settings import McpServerSettings
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -27,6 +31,15 @@ class Side(Protocol):
     async def turn(self, session: Any, text: str) -> str: ...
 
     def stream(self, session: Any, text: str) -> AsyncIterator[str]: ...
+
+    async def open_tools(self, base_url: str) -> None: ...
+
+    async def close_tools(self) -> None: ...
+
+    async def tool_turn(self, text: str) -> str: ...
+
+
+ADD_SERVER = str(Path(__file__).with_name("add_server.py"))
 
 
 class Floor:
@@ -70,6 +83,41 @@ class Floor:
                         yield delta
         session.append({"role": "assistant", "content": "".join(parts)})
 
+    async def open_tools(self, base_url: str) -> None:
+        """The SDK's client on a stdio server, and the tool loop by hand."""
+        from mcp import Client, StdioServerParameters
+
+        await self.open(base_url)
+        self._stack = AsyncExitStack()
+        server = StdioServerParameters(command=sys.executable, args=[ADD_SERVER])
+        self._mcp = await self._stack.enter_async_context(Client(server, cache=None))
+        listed = (await self._mcp.list_tools()).tools
+        self._tools = [
+            {"type": "function", "function": {"name": tool.name, "parameters": tool.input_schema}}
+            for tool in listed
+        ]
+
+    async def close_tools(self) -> None:
+        await self._stack.aclose()
+        await self.close()
+
+    async def tool_turn(self, text: str) -> str:
+        messages: list[dict[str, Any]] = [{"role": "user", "content": text}]
+        while True:
+            body = {"model": "mock", "messages": messages, "tools": self._tools}
+            async with self._client.post(self._url, json=body) as response:
+                response.raise_for_status()
+                message = (await response.json())["choices"][0]["message"]
+            if not message.get("tool_calls"):
+                answer: str = message["content"]
+                return answer
+            messages.append(message)
+            for call in message["tool_calls"]:
+                function = call["function"]
+                result = await self._mcp.call_tool(function["name"], json.loads(function["arguments"]))
+                content = "".join([getattr(block, "text", "") for block in result.content])
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
+
 
 class Mead:
     """The runtime, in memory, with the OpenAI adapter in the local slot."""
@@ -97,6 +145,25 @@ class Mead:
         async for event in self._runtime.stream_turn(session, text):
             if isinstance(event, mead.Delta):
                 yield event.text
+
+    async def open_tools(self, base_url: str) -> None:
+        """The runtime with the hub on the same server."""
+        client = HttpClient(base_url + "/v1", slot="local")
+        slot = mead.Slot(OpenAIChat(client), mead.Options(model="mock"))
+        server = McpServerSettings(name="bench", command=sys.executable, args=(ADD_SERVER,), read=("add",))
+        hub = mead.McpHub([server])
+        hub.start()
+        await hub.connection("bench").settled()
+        self._runtime = mead.Runtime(slots=mead.Slots(local=slot), hub=hub)
+
+    async def close_tools(self) -> None:
+        await self.close()
+
+    async def tool_turn(self, text: str) -> str:
+        session = await self._runtime.start_session()
+        answer = (await self._runtime.submit_turn(session, text, route="local")).unwrap()
+        await self._runtime.stop_session(session)
+        return answer.text
 
 
 SIDES: dict[str, type[Side]] = {"mead": Mead, "floor": Floor}

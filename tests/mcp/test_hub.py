@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -170,7 +171,6 @@ async def test_mcp_d25_no_child_is_left_by_servers_that_fail_again_and_again() -
         ("die_call", "die", CARRIED_OUT),
         ("rpc_error", "fail", "failed"),
         ("is_error", "fail", ""),
-        ("big", "big", "larger than"),
         ("close_stdout", "close", CARRIED_OUT),
         ("broken_answer", "broken", ""),
     ],
@@ -607,8 +607,25 @@ async def test_a_server_that_asks_for_a_login_says_how() -> None:
 
 
 async def test_a_result_over_the_limit_was_carried_out() -> None:
-    async with hub_of(faulty("big")) as hub:
+    async with hub_of(faulty("big", 70_000_000)) as hub:
         output = await call(hub, "bad__big")
 
+    assert output.is_error
     assert "was carried out" in output.content
+    assert "larger than" in output.content
     assert CARRIED_OUT not in output.content
+
+
+async def test_mcp_d24_fifty_megabytes_reach_the_model_cut_to_the_budget() -> None:
+    size = 50_000_000
+    async with hub_of(faulty("big", size)) as hub:
+        await call(hub, "bad__echo", text="x")
+        tracemalloc.start()
+        output = await call(hub, "bad__big")
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+    assert not output.is_error
+    assert len(output.content) < 51_000
+    assert "49,950,000 characters left out" in output.content
+    assert peak < 3 * size, f"{peak / size:.1f} times its size"

@@ -217,7 +217,7 @@ async def test_an_answer_that_cannot_be_read_is_an_error_at_once(faulty, connect
 async def test_mcp_d24_a_result_over_the_limit_is_an_error_of_that_call(
     mode, faulty, connect, text, wire
 ) -> None:
-    async with asyncio.timeout(LIMIT_S), connect(faulty(mode)) as client:
+    async with asyncio.timeout(LIMIT_S), connect(faulty(mode, max_message_bytes=2**24)) as client:
         with pytest.raises(MCPError, match="the result is larger than 16,777,216 bytes") as caught:
             await client.call_tool("big", {})
         assert text(await client.call_tool("echo", {"text": "hi"})) == "hi"

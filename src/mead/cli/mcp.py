@@ -113,7 +113,7 @@ def login_command(config: Path | None, /, name: str) -> None:
     from mead.mcp.oauth import LoginError, login
 
     try:
-        asyncio.run(login(name, server.url, settings.data_folder / "mcp", open_url=_open_browser))
+        asyncio.run(login(server, settings.data_folder / "mcp", open_url=_open_browser))
     except LoginError as error:
         say(f"mead: {error}")
         sys.exit(TURN_FAILED)

@@ -41,6 +41,8 @@ SELDOM_S = 300.0
 SELDOM_AFTER = 5
 STEADY_AFTER_S = 60.0
 DEBOUNCE_S = 0.2
+LISTEN_WAIT_S = 2.0
+"""How long a server may take to say that it will tell of changes."""
 MAX_PAGES = 50
 STOP_TIMEOUT_S = 8.0
 CARRIED_OUT = "The call may have been carried out: check before you repeat it."
@@ -278,33 +280,37 @@ class Connection:
             ) as client:
                 if client.server_info is not None and client.server_info.name == "mead":
                     raise MeadItselfError("it is mead itself; a session cannot be its own tool")
-                await self._list(client)
-                limit.reschedule(None)
-                self._client = client
-                self._set_state("ready")
+                heard = asyncio.Event()
+                listening = asyncio.get_running_loop().create_task(self._listen(client, heard))
                 try:
+                    # Before the list is read, or a change in between would never be heard of.
+                    await _first_of(heard.wait(), wire.lost.wait(), timeout_s=LISTEN_WAIT_S)
+                    await self._list(client)
+                    limit.reschedule(None)
+                    self._client = client
+                    self._set_state("ready")
                     await self._keep(client, wire)
                 finally:
                     self._client = None
+                    listening.cancel()
+                    await asyncio.gather(listening, return_exceptions=True)
 
     async def _keep(self, client: Client, wire: Wire) -> None:
         """Keeps the connection until it is lost or to be stopped, and lists anew when the tools change."""
-        listening = asyncio.get_running_loop().create_task(self._listen(client))
-        try:
-            while True:
-                await _first_of(self._stopping.wait(), wire.lost.wait(), self._dirty.wait())
-                if self._stopping.is_set() or wire.lost.is_set():
-                    return
-                await _first_of(self._stopping.wait(), wire.lost.wait(), timeout_s=DEBOUNCE_S)
-                self._dirty.clear()
-                async with asyncio.timeout(self.server.connect_timeout_s):
-                    await self._list(client)
-        finally:
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+        while True:
+            await _first_of(self._stopping.wait(), wire.lost.wait(), self._dirty.wait())
+            if self._stopping.is_set() or wire.lost.is_set():
+                return
+            await _first_of(self._stopping.wait(), wire.lost.wait(), timeout_s=DEBOUNCE_S)
+            self._dirty.clear()
+            async with asyncio.timeout(self.server.connect_timeout_s):
+                await self._list(client)
 
-    async def _listen(self, client: Client) -> None:
-        """Hears of changes on a connection of the 2026 era, which says nothing without being asked to."""
+    async def _listen(self, client: Client, heard: asyncio.Event) -> None:
+        """Hears of changes on a connection of the 2026 era, which says nothing without being asked to.
+
+        Sets `heard` once changes are heard of, or are known not to be heard of this way.
+        """
         from mcp.client.subscriptions import ListenNotSupportedError
 
         failures = 0
@@ -312,16 +318,19 @@ class Connection:
             began = time.monotonic()
             try:
                 async with client.listen(tools_list_changed=True) as changes:
+                    heard.set()
                     if failures:
                         self._dirty.set()  # nothing is replayed: what happened meanwhile is unknown
                     async for _ in changes:
                         self._dirty.set()
             except ListenNotSupportedError:
+                heard.set()
                 return
             except asyncio.CancelledError:
                 raise
             except Exception as error:
                 _log.debug("listening to %s ended: %s", self.name, type(error).__name__)
+            heard.set()
             failures = 1 if time.monotonic() - began > STEADY_AFTER_S else failures + 1
             if failures > SELDOM_AFTER:
                 return

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Mapping
 from typing import Protocol
 
-import msgspec
 from msgspec import Struct
 
 from mead.core.messages import Tool
@@ -45,8 +44,11 @@ class Entry(Protocol):
     where: str
     """Where a call goes, for the egress record."""
 
+    def prepare(self, arguments: dict[str, object]) -> tuple[dict[str, object], str | None]:
+        """The arguments as they would be sent, and what is wrong with them, if anything is."""
+
     async def run(self, arguments: Mapping[str, object], timeout_s: float | None) -> CallResult:
-        """Calls it, once. Whatever goes wrong is a result."""
+        """Calls it with prepared arguments, once. Whatever goes wrong is a result."""
 
 
 class FunctionEntry:
@@ -66,12 +68,16 @@ class FunctionEntry:
         self._function = function
         self._result_chars = result_chars
 
+    def prepare(self, arguments: dict[str, object]) -> tuple[dict[str, object], str | None]:
+        try:
+            self._function.check(arguments)
+        except ValueError as error:
+            return arguments, str(error)
+        return arguments, None
+
     async def run(self, arguments: Mapping[str, object], timeout_s: float | None) -> CallResult:
         try:
             text = await self._function.call(arguments)
-        except msgspec.ValidationError as error:
-            said = f"The arguments do not fit, so the tool was not run: {error}"
-            return CallResult(said, is_error=True, kind="bad_input")
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -102,12 +108,19 @@ class ServerEntry:
         self._connection = connection
         self._check: ArgumentCheck | None = None
 
-    async def run(self, arguments: Mapping[str, object], timeout_s: float | None) -> CallResult:
+    def prepare(self, arguments: dict[str, object]) -> tuple[dict[str, object], str | None]:
         if self._check is None:
             self._check = ArgumentCheck(self.tool.input_schema)
-        if (problem := self._check.problem(arguments)) is not None:
-            said = f"The arguments do not fit, so the tool was not run: {problem}"
-            return CallResult(said, is_error=True, kind="bad_input")
+        problem = self._check.problem(arguments)
+        if problem is None:
+            return arguments, None
+        # Models write null for what they leave out.
+        given = {name: value for name, value in arguments.items() if value is not None}
+        if len(given) < len(arguments) and self._check.problem(given) is None:
+            return given, None
+        return arguments, problem
+
+    async def run(self, arguments: Mapping[str, object], timeout_s: float | None) -> CallResult:
         limit_s = self._connection.server.call_timeout_s
         if timeout_s is not None:
             limit_s = min(limit_s, timeout_s)

@@ -30,6 +30,7 @@ from mead.mcp.policy import Policy, Verdict
 from mead.settings import McpServerSettings, McpSettings
 
 if TYPE_CHECKING:
+    import httpx2
     from mcp.client import Transport
 
     from mead.mcp.transports import Wire
@@ -115,11 +116,16 @@ class ToolHub:
             input
         )  # what is judged and approved is what is run, whatever happens to input
         verdict = self._judge(entry, options)
+        problem = None
         if verdict.allowed:
+            arguments, problem = entry.prepare(arguments)
             verdict = entry.policy.judge_arguments(entry.own_name, arguments)
         _log.debug("%s: %s", name, verdict.reason)
         if not verdict.allowed:
             return ToolOutput(f"{name} may not be called: {verdict.reason}.", is_error=True)
+        if problem is not None:
+            said = f"The arguments do not fit, so the tool was not run: {problem}"
+            return ToolOutput(said, is_error=True)
         refusal = await self._ask_person(entry, arguments, options)
         if refusal is not None:
             return ToolOutput(refusal, is_error=True)
@@ -228,7 +234,8 @@ class McpHub(ToolHub):
     """MCP servers and Python functions, as one set of tools. Use as `async with`, or call `aclose`.
 
     `folder` is where pins and tokens are kept; without one they are kept in memory. A server that has been
-    seen before is started by the first call of one of its tools; one that is new, by the first turn.
+    seen before is started by the first call of one of its tools; one that is new, by the first turn. `auth`
+    replaces the tokens that `mead mcp login` has left.
     """
 
     def __init__(
@@ -239,8 +246,10 @@ class McpHub(ToolHub):
         policy: Policy | None = None,
         settings: McpSettings | None = None,
         folder: Path | None = None,
+        auth: Callable[[McpServerSettings], httpx2.Auth] | None = None,
     ) -> None:
         super().__init__(functions, policy=policy, settings=settings)
+        self._auth = auth
         self.pins = Pins(folder)
         self._folder = folder
         self._connections = {
@@ -328,7 +337,7 @@ class McpHub(ToolHub):
         if server.auth == "oauth":
             from mead.mcp.oauth import stored_auth
 
-            auth = stored_auth(server.name, server.url, self._folder)
+            auth = self._auth(server) if self._auth is not None else stored_auth(server, self._folder)
         return http_transport(server.url, headers=server.headers, auth=auth, wire=wire)
 
 

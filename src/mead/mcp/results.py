@@ -96,4 +96,5 @@ def _carries(texts: list[str], structured: object) -> bool:
 def _is_said(structured: dict[str, Any], texts: list[str]) -> bool:
     """Whether a wrapped plain result (`{"result": …}`) is what the texts say."""
     value = structured["result"]
-    return isinstance(value, str) and value == "\n".join(texts)
+    said = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return said == "\n".join(texts)

@@ -89,6 +89,8 @@ _SERVER: dict[str, Kind] = {
     "url": kinds.http_url,
     "headers": kinds.text_table,
     "auth": kinds.choice("oauth"),
+    "client_id": kinds.word,
+    "client_secret": kinds.secret,
     "trusted": kinds.flag,
     "reach": kinds.choice("machine", "network"),
     "read": _PATTERNS,

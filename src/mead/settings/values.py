@@ -133,7 +133,9 @@ class ArgumentRule(Struct, frozen=True, kw_only=True):
 class McpServerSettings(Struct, frozen=True, kw_only=True):
     """An MCP server: a `command` that is started here, or a `url`.
 
-    `trusted` believes the server's own hints. `reach` says whether it keeps to this machine. `read` and
+    `client_id` and `client_secret` name a client that is registered with the authorization server already;
+    an id that is an https address names a document that describes it. `trusted` believes the server's own
+    hints. `reach` says whether it keeps to this machine. `read` and
     `effect` name tools of that class, whatever the server says; `allow`, `deny` and `rules` limit what is
     shown and called. `mode` is the protocol era to begin with. `owner`, where set, is the only one whose
     turns see the server. `source` is the foreign file that it was read from; `problem` says why it cannot be
@@ -148,6 +150,8 @@ class McpServerSettings(Struct, frozen=True, kw_only=True):
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=FreeTable)
     auth: Literal["oauth"] | None = None
+    client_id: str | None = None
+    client_secret: Secret | None = None
     trusted: bool = False
     reach: Literal["machine", "network"] = "network"
     read: tuple[str, ...] = ()

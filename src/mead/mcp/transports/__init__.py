@@ -13,8 +13,10 @@ from mcp.shared.message import SessionMessage
 _Item_co = TypeVar("_Item_co", covariant=True)
 _Item_contra = TypeVar("_Item_contra", contravariant=True)
 
-MAX_MESSAGE_BYTES = 16 * 2**20
-"""The largest message that is taken from a server, unless the settings say otherwise."""
+MAX_MESSAGE_BYTES = 64 * 2**20
+"""The largest message that is taken from a server over stdio."""
+MAX_HTTP_MESSAGE_BYTES = 16 * 2**20
+"""The largest over HTTP, where the SDK needs five times its size to read one."""
 
 ANSWER_LOST = -32010
 """The JSON-RPC error code for an answer that never came whole: the call may have been carried out."""

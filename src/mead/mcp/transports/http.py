@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import INTERNAL_ERROR
 from msgspec import Struct
 
-from mead.mcp.transports import ANSWER_LOST, MAX_MESSAGE_BYTES, TOO_LARGE, TransportStreams, Wire
+from mead.mcp.transports import ANSWER_LOST, MAX_HTTP_MESSAGE_BYTES, TOO_LARGE, TransportStreams, Wire
 from mead.mcp.transports._messages import decode, mended
 
 _CONNECT_S: Final = 10.0
@@ -40,7 +40,7 @@ async def http_transport(
     auth: httpx2.Auth | None,
     wire: Wire,
     on_request: Callable[[str, int], None] | None = None,
-    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    max_message_bytes: int = MAX_HTTP_MESSAGE_BYTES,
 ) -> AsyncIterator[TransportStreams]:
     """Speaks to the endpoint `url`. Nothing is sent before the SDK sends something.
 
