@@ -17,7 +17,7 @@ from servers import EFFECT, call, changed, faulty, hub_of, names, plain, watchin
 
 from mead.core.options import TurnOptions
 from mead.core.scope import EgressRecord, NullScope, Taint
-from mead.mcp.connection import CARRIED_OUT
+from mead.mcp.calls import CARRIED_OUT
 from mead.mcp.hub import McpHub
 from mead.settings import ArgumentRule, McpServerSettings
 from mead.testing.mcp import EFFECTS_FILE, FaultyHttpServer

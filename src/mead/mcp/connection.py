@@ -12,13 +12,15 @@ import importlib.metadata
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
 
 from mead import telemetry
+from mead.mcp.calls import CARRIED_OUT, CallResult, failed_call
 from mead.mcp.catalogue import definition_of
+from mead.mcp.failures import MeadItselfError, innermost, lasting
 from mead.mcp.pins import Change, Definition, Pins
 from mead.mcp.policy import Policy
 from mead.mcp.results import text_of_result
@@ -45,31 +47,9 @@ LISTEN_WAIT_S = 2.0
 """How long a server may take to say that it will tell of changes."""
 MAX_PAGES = 50
 STOP_TIMEOUT_S = 8.0
-CARRIED_OUT = "The call may have been carried out: check before you repeat it."
 
-_CONNECTION_CLOSED = -32000  # the SDK's code for a request whose connection went away
 _SETTLED: tuple[State, ...] = ("misconfigured", "needs_auth", "changed", "disabled", "stopped")
 _log = logging.getLogger("mead.mcp")
-
-Kind: TypeAlias = Literal[
-    "ok",
-    "bad_input",
-    "tool_error",
-    "protocol_error",
-    "too_large",
-    "server_down",
-    "timeout",
-    "lost",
-    "asks_for_input",
-]
-
-
-class CallResult(Struct, frozen=True):
-    """What became of a call: the text for the model, and the kind of its end."""
-
-    text: str
-    is_error: bool
-    kind: Kind
 
 
 class Health(Struct, frozen=True, kw_only=True):
@@ -217,7 +197,7 @@ class Connection:
                     raise
                 # The SDK cancels the body of its context when its transport fails: a lost connection.
             except BaseException as raised:
-                error = _innermost(raised)
+                error = innermost(raised)
                 if isinstance(error, (KeyboardInterrupt, SystemExit)):
                     raise
             if self._stopping.is_set() or not await self._rest(error, time.monotonic() - began):
@@ -229,7 +209,7 @@ class Connection:
         self._restarts += 1
         if isinstance(error, TimeoutError) or error is None:
             self._mode = "legacy"  # some older servers die of a first message that they do not know
-        if (state := _lasting(error)) is not None:
+        if (state := lasting(error)) is not None:
             self._set_state(state, str(error))
             return False
         if self._wire is not None and self._wire.http_status == 401 and self.server.auth is None:
@@ -420,7 +400,8 @@ class Connection:
                 raise
             return self._lost(tool)  # nobody cancelled us: the SDK's own scope went down with the connection
         except Exception as error:
-            return self._failed(tool, _innermost(error))
+            closed = self._wire is not None and self._wire.lost.is_set()
+            return failed_call(tool, innermost(error), connection_closed=closed) or self._lost(tool)
         if not isinstance(result, CallToolResult):
             said = f"{tool} asks for input from a person, which mead does not give. {CARRIED_OUT}"
             return CallResult(said, is_error=True, kind="asks_for_input")
@@ -444,24 +425,6 @@ class Connection:
         said = f"The connection to the server {self.name} was lost during {tool}. {CARRIED_OUT}"
         return CallResult(said, is_error=True, kind="lost")
 
-    def _failed(self, tool: str, error: BaseException) -> CallResult:
-        """The result for an exception of the SDK."""
-        from mead.mcp.transports import TOO_LARGE
-
-        code = getattr(getattr(error, "error", None), "code", None)
-        if code == TOO_LARGE:
-            return CallResult(f"{tool} was carried out, but {error}", is_error=True, kind="too_large")
-        closed = type(error).__name__ in ("ClosedResourceError", "BrokenResourceError", "EndOfStream")
-        expired = self._wire is not None and self._wire.lost.is_set()
-        if code == _CONNECTION_CLOSED or closed or expired or isinstance(error, ConnectionError):
-            return self._lost(tool)
-        if code is None:
-            _log.warning("a call of %s on %s raised %s", tool, self.name, type(error).__name__)
-        # JSON-RPC's own codes, -32768 to -32100, say that the request was not understood, so nothing was run.
-        run = code is None or code >= -32099
-        said = f"{tool} failed: {str(error)[:1500]} {CARRIED_OUT if run else ''}".rstrip()
-        return CallResult(said, is_error=True, kind="protocol_error")
-
     def health(self) -> Health:
         """How it is now."""
         wire, client = self._wire, self._client
@@ -479,40 +442,6 @@ class Connection:
             noise=wire.noise if wire is not None else 0,
             notes=(*self._notes, *(wire.notes if wire is not None else ())),
         )
-
-
-class MeadItselfError(Exception):
-    """The server is mead."""
-
-
-def _lasting(error: BaseException | None) -> State | None:
-    """The state for a failure that trying again does not mend."""
-    if isinstance(error, MeadItselfError):
-        return "misconfigured"
-    if type(error).__name__ == "NeedsLoginError":
-        return "needs_auth"
-    return None
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """The one exception inside groups of one; of several, the one that says most."""
-    while isinstance(error, BaseExceptionGroup):
-        inner = list(_leaves(error))
-        error = next((leaf for leaf in inner if _lasting(leaf) is not None), inner[0])
-    cause: BaseException | None = error
-    while cause is not None:
-        if _lasting(cause) is not None:
-            return cause
-        cause = cause.__cause__ or cause.__context__
-    return error
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
 
 
 async def _first_of(*waits: Coroutine[Any, Any, Any], timeout_s: float | None = None) -> None:

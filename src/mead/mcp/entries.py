@@ -12,7 +12,8 @@ from msgspec import Struct
 from mead.core.messages import Tool
 from mead.core.options import TurnOptions
 from mead.mcp.arguments import ArgumentCheck
-from mead.mcp.connection import CallResult, Connection
+from mead.mcp.calls import CallResult
+from mead.mcp.connection import Connection
 from mead.mcp.functions import FunctionTool
 from mead.mcp.names import public_name
 from mead.mcp.pins import Definition

@@ -21,7 +21,8 @@ from mead.core.messages import Tool
 from mead.core.options import TurnOptions
 from mead.core.scope import ApprovalRequest, EgressRecord
 from mead.core.turns import ToolOutput
-from mead.mcp.connection import CallResult, Connection, Health
+from mead.mcp.calls import CallResult
+from mead.mcp.connection import Connection, Health
 from mead.mcp.entries import Entry, FunctionEntry, ServerEntry, ToolListing, visible_to
 from mead.mcp.functions import function_tool
 from mead.mcp.names import unknown_tool
