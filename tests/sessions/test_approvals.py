@@ -307,3 +307,18 @@ async def test_cancelling_a_turn_that_waits_for_a_person_runs_nothing() -> None:
         assert (
             await opened.submit_turn(session_id, "x", route="local", tools="none")
         ).unwrap().text == "next"
+
+
+async def test_an_approver_that_raises_has_approved_nothing() -> None:
+    bell = Bell()
+
+    async def broken(request: ApprovalRequest) -> Approval:
+        raise LookupError("a secret of the conversation")
+
+    provider = ScriptedProvider(calls("ring", how="loud"), "a pity")
+    async with mead.Runtime(slots=slots(provider), tools=[bell.tool], approver=broken) as opened:
+        session_id = await opened.start_session()
+        answer = (await opened.submit_turn(session_id, "ring", route="local", tools="effect")).unwrap()
+
+    assert answer.text == "a pity"
+    assert bell.rung == []

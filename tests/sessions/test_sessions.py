@@ -742,3 +742,18 @@ async def test_s1_ten_thousand_idle_sessions_cost_kilobytes_each() -> None:
         assert each < 2_000, f"{each:.0f} bytes a session"
         assert len(asyncio.all_tasks()) == 1, "an idle session holds no task"
     assert Options() == NO_OPTIONS
+
+
+async def test_a_provider_that_cannot_be_closed_keeps_nobody_from_closing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Stuck(ScriptedProvider):
+        async def aclose(self) -> None:
+            raise OSError("stuck")
+
+    other = ScriptedProvider()
+    async with runtime(Stuck(), other):
+        pass
+
+    assert other.closed
+    assert "OSError" in caplog.text

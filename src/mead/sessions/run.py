@@ -263,6 +263,9 @@ class TurnRun:
                 return await question.wait()
         except TimeoutError:
             return _NO
+        except Exception as error:
+            _log.error("the approver raised %s; the call is not approved", type(error).__name__)
+            return _NO
         finally:
             self._start_clock(left_s)
 

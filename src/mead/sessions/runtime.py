@@ -170,7 +170,9 @@ class Runtime:
         await asyncio.gather(*[run.result for run in runs if not run.result.done()], return_exceptions=True)
         shared.sessions.clear()
         closing = [close_provider(slot.provider) for slot in self.slots if slot is not None]
-        await asyncio.gather(close_provider(self.hub), *closing)
+        for error in await asyncio.gather(close_provider(self.hub), *closing, return_exceptions=True):
+            if isinstance(error, Exception):
+                _log.error("closing raised %s", type(error).__name__)
 
     async def start_session(self, **session: Unpack[SessionKeywords]) -> str:
         """Starts a session and gives its id (S1); `SessionKeywords` lists what a session may say.
