@@ -165,6 +165,7 @@ def test_json_is_one_object_with_all_there_is_to_know(
             "unknown": False,
         },
         "tool_calls": 0,
+        "left_out": 0,
         "warnings": [],
     }
 

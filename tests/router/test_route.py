@@ -407,6 +407,7 @@ async def test_r13_one_event_tells_of_the_turn() -> None:
         "tokens_unknown": False,
         "withheld": 0,
         "withheld_results": 0,
+        "left_out": 0,
     }
     duration = event.measurements["duration"]
     assert duration is not None

@@ -31,6 +31,7 @@ def answer_json(answer: Answer, session_id: str) -> dict[str, object]:
         "label": answer.label,
         "usage": answer.usage,
         "tool_calls": answer.tool_calls,
+        "left_out": answer.left_out,
         "warnings": answer.warnings,
         "decision": None if answer.decision is None else _decision_json(answer.decision),
         "session_id": session_id,

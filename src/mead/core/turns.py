@@ -96,7 +96,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     """A turn's answer, and all that the session must keep of it.
 
     `messages` is the whole exchange, the person's message included. `stop_reason` is `max_tokens` when the
-    limit cut the text off. `state`, where set, becomes the session's handler state.
+    limit cut the text off. `left_out` counts the oldest turns that did not fit the model's context. `state`,
+    where set, becomes the session's handler state.
     """
 
     text: str
@@ -106,6 +107,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     decision: Decision | None = None
     usage: UsageTotal = UsageTotal()
     tool_calls: int = 0
+    left_out: int = 0
     warnings: tuple[str, ...] = ()
     state: object = UNSET
 

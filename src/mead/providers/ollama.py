@@ -34,6 +34,7 @@ from mead.core.reasons import InvalidOptions, ProviderReason, ToolsUnsupported, 
 from mead.core.result import Err, Ok, Result
 from mead.core.usage import Usage
 from mead.providers._adapter import (
+    WORTH_ASKING_BYTES,
     HttpAdapter,
     Request,
     count,
@@ -146,6 +147,13 @@ class Ollama(HttpAdapter):
         if tools and facts.value.tools is False:
             return ToolsUnsupported(detail=f"Ollama says that {options.model} cannot use tools")
         return None
+
+    async def context_tokens(self, options: Options, prompt_bytes: int) -> int | None:
+        """The longest context of the model, in tokens, where the prompt is of a size to ask."""
+        if prompt_bytes < WORTH_ASKING_BYTES:
+            return None
+        facts = await self._ask(options)
+        return facts.value.context_tokens if isinstance(facts, Ok) else None
 
     @property
     def _must_stay_here(self) -> bool:

@@ -34,6 +34,7 @@ from mead.core.reasons import InvalidOptions, ProviderReason, ToolsUnsupported
 from mead.core.result import Err, Ok, Result
 from mead.core.usage import Usage
 from mead.providers._adapter import (
+    WORTH_ASKING_BYTES,
     HttpAdapter,
     Request,
     count,
@@ -97,6 +98,14 @@ class _Body(Struct):
     error: Any = None
 
 
+class _Props(Struct, frozen=True):
+    """What `/props` says of a model. `None` where it says nothing."""
+
+    at: float
+    tools: bool | None = None
+    context_tokens: int | None = None
+
+
 _decode = msgspec.json.Decoder(_Body).decode
 
 
@@ -126,7 +135,7 @@ class OpenAIChat(HttpAdapter):
         self.headers = {"content-type": "application/json"}
         if self.api_key:
             self.headers["authorization"] = f"Bearer {self.api_key}"
-        self._tool_support: tuple[float, bool | None] | None = None
+        self._known_props: _Props | None = None
 
     async def _call(
         self,
@@ -146,20 +155,25 @@ class OpenAIChat(HttpAdapter):
     ) -> ProviderReason | None:
         refusal = await super()._refusal(conversation, tools, options)
         ask = refusal is None and bool(tools) and self.client.slot == "local"
-        if ask and await self._supports_tools(options) is False:
+        if ask and (await self._props(options)).tools is False:
             return ToolsUnsupported(detail="the server says that its model's template has no tools")
         return refusal
 
-    async def _supports_tools(self, options: Options) -> bool | None:
-        """What llama.cpp says of its model's template, asked once a minute; `None` where nothing is said."""
+    async def context_tokens(self, options: Options, prompt_bytes: int) -> int | None:
+        """The context of a local llama.cpp server's model, where the prompt is of a size to ask."""
+        if self.client.slot != "local" or prompt_bytes < WORTH_ASKING_BYTES:
+            return None
+        return (await self._props(options)).context_tokens
+
+    async def _props(self, options: Options) -> _Props:
+        """What llama.cpp says of its model, asked once a minute."""
         now = asyncio.get_running_loop().time()
-        if self._tool_support is None or now - self._tool_support[0] > _PROPS_KEPT_S:
-            found: bool | None = None
+        if self._known_props is None or now - self._known_props.at > _PROPS_KEPT_S:
+            self._known_props = _Props(at=now)
             result = await self.client.send("GET", "/props", options, headers=self.headers, at_root=True)
             if isinstance(result, Ok) and result.value.status == 200:
-                found = _tool_capability(result.value.body)
-            self._tool_support = (now, found)
-        return self._tool_support[1]
+                self._known_props = _read_props(result.value.body, now)
+        return self._known_props
 
     def _unsupported(self, conversation: Conversation, options: Options) -> ProviderReason | None:
         if options.top_k is not None and self._is_openai:
@@ -233,14 +247,19 @@ def _refuses_stream_options(result: Result[Reply, ProviderReason]) -> bool:
     )
 
 
-def _tool_capability(props: bytes) -> bool | None:
+def _read_props(body: bytes, now: float) -> _Props:
     try:
-        parsed = msgspec.json.decode(props)
+        parsed = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    caps = parsed.get("chat_template_caps") if isinstance(parsed, dict) else None
-    supports = caps.get("supports_tool_calls") if isinstance(caps, dict) else None
-    return supports if isinstance(supports, bool) else None
+        return _Props(at=now)
+    if not isinstance(parsed, dict):
+        return _Props(at=now)
+    caps, generation = parsed.get("chat_template_caps"), parsed.get("default_generation_settings")
+    tools = caps.get("supports_tool_calls") if isinstance(caps, dict) else None
+    context = generation.get("n_ctx") if isinstance(generation, dict) else None
+    return _Props(
+        at=now, tools=tools if isinstance(tools, bool) else None, context_tokens=count(context) or None
+    )
 
 
 def _response_format(options: Options) -> dict[str, object]:

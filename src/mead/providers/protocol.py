@@ -88,6 +88,17 @@ def can_stream(provider: Provider) -> TypeGuard[StreamingProvider]:
     return callable(getattr(provider, "converse_stream", None))
 
 
+async def context_tokens_of(provider: object, options: Options, prompt_bytes: int) -> int | None:
+    """The length of the model's context in tokens; `None` if the provider does not know, or finds that a
+    prompt of this size is not worth asking about. A provider says it with an optional method
+    `context_tokens(options, prompt_bytes)`."""
+    ask = getattr(provider, "context_tokens", None)
+    if not callable(ask):
+        return None
+    found = await ask(options, prompt_bytes)
+    return found if isinstance(found, int) and found > 0 else None
+
+
 def name_of(provider: object) -> str:
     """What events and decisions call the provider: its `name`, or its class's."""
     name = getattr(provider, "name", None)

@@ -174,6 +174,7 @@ def _tell(
             "tokens_unknown": usage.unknown,
             "withheld": decision.withheld,
             "withheld_results": attempt.withheld_results if attempt else 0,
+            "left_out": attempt.left_out if attempt else 0,
         },
     )
 

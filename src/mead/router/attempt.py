@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from mead import telemetry
-from mead.core.conversation import EncodedMessages, encode, encode_exchange
+from mead.core.conversation import Conversation, EncodedMessages, encode, encode_exchange
 from mead.core.messages import (
     Block,
     Message,
@@ -23,15 +23,16 @@ from mead.core.messages import (
     text_of,
 )
 from mead.core.options import Options, TurnOptions
-from mead.core.reasons import ProviderReason, ToolLoopLimit, TurnReason
+from mead.core.reasons import ContextOverflow, ProviderReason, ToolLoopLimit, TurnReason
 from mead.core.result import Err, Ok, Result
 from mead.core.scope import CallRecord, Taint
 from mead.core.turns import Answer, Decision, Finding, Hub
 from mead.core.usage import Usage, UsageTotal, total
 from mead.mcp.names import unknown_tool
-from mead.providers.protocol import Completion, Reply, can_converse, can_stream
+from mead.providers.protocol import Completion, Reply, can_converse, can_stream, context_tokens_of
 from mead.router.slots import Slot
 from mead.router.views import CloudView, LocalView, ask
+from mead.router.window import fit, prompt_bytes
 
 MAX_PROVIDER_CALLS = 8
 """How many provider calls a turn may make (R6)."""
@@ -78,6 +79,8 @@ class Attempt:
         self._label = decision.label
         self.tool_calls = 0
         self.withheld_results = 0
+        self.left_out = 0
+        self._context_tokens = 0
 
     @property
     def usage(self) -> UsageTotal:
@@ -92,7 +95,9 @@ class Attempt:
 
     async def _once(self, newest: EncodedMessages) -> Result[Answer, TurnReason]:
         """One call without tools (R5)."""
-        provider, conversation = self._provider, ask(self._view, newest)
+        provider, conversation = self._provider, await self._fitted(newest, ())
+        if isinstance(conversation, ContextOverflow):
+            return Err(conversation)
         if self._options.stream and can_stream(provider):
             options = self._options_now()
             reply = await self._accounted(
@@ -134,8 +139,10 @@ class Attempt:
 
     async def _converse(
         self, messages: Sequence[Message], tools: Sequence[Tool]
-    ) -> Result[Reply, ProviderReason]:
-        provider, conversation = self._provider, ask(self._view, encode(messages))
+    ) -> Result[Reply, ProviderReason | ContextOverflow]:
+        provider, conversation = self._provider, await self._fitted(encode(messages), tools)
+        if isinstance(conversation, ContextOverflow):
+            return Err(conversation)
         options = self._options_now()
         if self._options.stream and can_stream(provider):
             return await self._accounted(
@@ -146,6 +153,23 @@ class Attempt:
         if self._options.stream and isinstance(result, Ok) and (text := text_of(result.value.content)):
             self._scope.delta(text)
         return result
+
+    async def _fitted(self, newest: EncodedMessages, tools: Sequence[Tool]) -> Conversation | ContextOverflow:
+        """What the model is asked: the view, without the oldest turns where all of it would not fit."""
+        history, options = self._view.history, self._options_now()
+        system_bytes = len((options.system or "").encode(errors="replace"))
+        size = prompt_bytes(history, newest, system_bytes)
+        limit = await context_tokens_of(self._provider, options, size)
+        if limit is None:
+            return ask(self._view, newest)
+        extra = system_bytes + (len(msgspec.json.encode(tools)) if tools else 0)
+        fitted = fit(history, newest, context_tokens=limit, options=options, extra_bytes=extra)
+        if isinstance(fitted, ContextOverflow):
+            return fitted
+        if fitted.left_out > self.left_out:
+            self.left_out = fitted.left_out
+            self._context_tokens = limit
+        return ask(self._view, newest, left_out=fitted.left_out)
 
     def _options_now(self) -> Options:
         """The call's options, with the deadline as it stands: it moves while a person is asked."""
@@ -256,6 +280,11 @@ class Attempt:
     def _answer(self, text: str, messages: EncodedMessages, stop_reason: StopReason) -> Answer:
         if self._decision.route == "local" and self._label == "shareable" and self._scan(text):
             self._label = "local_only"
+        if self.left_out:
+            self._warnings.append(
+                f"{self.left_out} earlier turns were left out: the model's context holds "
+                f"{self._context_tokens:,} tokens."
+            )
         return Answer(
             text=text,
             messages=messages,
@@ -264,6 +293,7 @@ class Attempt:
             decision=self._decision,
             usage=self.usage,
             tool_calls=self.tool_calls,
+            left_out=self.left_out,
             warnings=tuple(self._warnings),
         )
 

@@ -51,9 +51,9 @@ def cloud_view(earlier: Sequence[Turn]) -> CloudView:
     )
 
 
-def ask(view: LocalView | CloudView, newest: EncodedMessages) -> Conversation:
-    """The view with what is to be answered now."""
-    return Conversation([*view.history, newest])
+def ask(view: LocalView | CloudView, newest: EncodedMessages, *, left_out: int = 0) -> Conversation:
+    """The view with what is to be answered now, without the oldest `left_out` turns."""
+    return Conversation([*view.history[left_out:], newest])
 
 
 def _as_seen_by(route: Route, turn: Turn) -> EncodedMessages:

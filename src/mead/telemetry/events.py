@@ -9,8 +9,8 @@ secret (T3). Names and fields are stable (`docs/stability.md`).
     metadata: `route` (`local`, `cloud`), `route_source` (`classified`, `forced`), `provider` (its name,
     `None` for an empty slot), `status` (`ok`, `error`), `session_id` (`None` outside a session), `reason`
     (the tag of a failure, else `None`), `tokens_unknown` (whether some call did not say its count),
-    `withheld` (how many earlier turns the model did not see), `withheld_results` (how many tool results were
-    kept from a cloud model).
+    `withheld` (how many earlier turns a cloud model was not shown), `withheld_results` (how many tool results
+    were kept from it), `left_out` (how many of the oldest turns did not fit the model's context).
 
 `mead.session.turn`: a turn of a session ended, however it ended (T2).
     measurements: `duration`: from its start; `queued`: the wait before it.

@@ -51,8 +51,9 @@ class ScriptedProvider:
     """Follows its script, one step a call. After the last step every call gets `otherwise`; without one, a
     call that the script does not foresee raises `AssertionError`.
 
-    `tools=False` makes a provider that cannot `converse`, `streaming=False` one that cannot stream. A text
-    costs one token each way; a `Reply` or `Completion` costs what it says.
+    `tools=False` makes a provider that cannot `converse`, `streaming=False` one that cannot stream;
+    `context_tokens` is the length of its context. A text costs one token each way; a `Reply` or `Completion`
+    costs what it says.
     """
 
     def __init__(
@@ -62,12 +63,14 @@ class ScriptedProvider:
         name: str = "scripted",
         tools: bool = True,
         streaming: bool = True,
+        context_tokens: int | None = None,
     ) -> None:
         self._script = list(script)
         self._otherwise = otherwise
         self.name = name
         self.requests: list[ProviderRequest] = []
         self.closed = False
+        self._context_tokens = context_tokens
         if not tools:
             self.converse = None  # type: ignore[assignment,method-assign]  # what a provider without it is like
         if not tools or not streaming:
@@ -98,6 +101,9 @@ class ScriptedProvider:
         self, messages: Sequence[Message], tools: Sequence[Tool], options: Options, on_delta: OnDelta
     ) -> Result[Reply, ProviderReason]:
         return await self._reply("converse_stream", messages, tools, options, on_delta)
+
+    async def context_tokens(self, options: Options, prompt_bytes: int) -> int | None:
+        return self._context_tokens
 
     async def aclose(self) -> None:
         self.closed = True

@@ -56,9 +56,14 @@ class EmbeddedProvider:
             context_tokens=context_tokens,
             parallel=parallel,
         )
+        self._context_tokens = context_tokens
         # Somebody's own model may be large enough to report what a tool said.
         self._own_words = model_path is not None
         self._chat: tuple[Running, OpenAIChat] | None = None
+
+    async def context_tokens(self, options: Options, prompt_bytes: int) -> int | None:
+        """The context of one turn, in tokens."""
+        return self._context_tokens
 
     @property
     def server(self) -> EmbeddedServer:
