@@ -39,7 +39,7 @@ def cause_of(result: object) -> tuple[str, str]:
     return result.reason.cause, result.reason.detail or ""
 
 
-async def test_p6_the_embedded_model_answers_in_all_three_calls(provider: EmbeddedProvider) -> None:
+async def test_p1_p6_the_embedded_model_answers_in_all_three_calls(provider: EmbeddedProvider) -> None:
     fragments: list[str] = []
 
     completion = (await provider.complete(QUESTION, SHORT)).unwrap()

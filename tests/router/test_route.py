@@ -385,7 +385,7 @@ async def test_l1_a_call_that_fails_is_closed_too(step: object, status: str) -> 
 # The event
 
 
-async def test_r13_one_event_tells_of_the_turn() -> None:
+async def test_t1_r13_one_event_tells_of_the_turn() -> None:
     provider = ScriptedProvider(calls("clock"), "noon", name="mine")
     with heard(telemetry.ROUTE) as events:
         await answer(provider, TurnOptions(route="local", session_id="s1"))
@@ -448,7 +448,7 @@ async def test_r14_a_provider_that_raises_emits_no_route_event() -> None:
     assert events == []
 
 
-async def test_t3_no_event_holds_text_or_arguments() -> None:
+async def test_t3_d86_no_event_holds_text_or_arguments() -> None:
     provider = ScriptedProvider(calls("clock", zone="SECRET-ZONE"), "SECRET-ANSWER")
     with heard() as events:
         await route([newest("SECRET-QUESTION")], None, LOCAL, slots(provider), HUB)

@@ -153,7 +153,7 @@ def test_s7_whatever_happened_the_next_turn_works(steps: list[Step]) -> None:
     assert ended[f"canary-{len(steps)}-end"] == "local_only"
 
 
-async def test_r04_a_local_turn_that_fails_causes_no_traffic_to_the_cloud() -> None:
+async def test_r04_d83_d84_d85_a_local_turn_that_fails_causes_no_traffic_to_the_cloud() -> None:
     cloud = ScriptedProvider(otherwise="never")
     failing = ScriptedProvider(otherwise=HttpStatus(status=500))
     async with runtime(failing, cloud) as opened:

@@ -195,7 +195,7 @@ async def test_s3_the_wait_in_the_queue_has_its_own_limit() -> None:
         assert (await first).unwrap().text == "first"
 
 
-async def test_s3_d59_a_task_that_ignores_its_cancellation_is_abandoned_and_fenced(
+async def test_s3_d57_d59_d60_a_task_that_ignores_its_cancellation_is_abandoned_and_fenced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("mead.sessions.run.ABANDON_AFTER_S", 0.01)
@@ -250,7 +250,7 @@ async def test_s6_d49_turns_are_answered_one_after_the_other_in_order() -> None:
     assert history == [("q0", "0"), ("q1", "1"), ("q2", "2")]
 
 
-async def test_s6_a_turn_may_be_refused_while_another_runs() -> None:
+async def test_s6_d56_a_turn_may_be_refused_while_another_runs() -> None:
     gate = Gate()
     async with runtime(ScriptedProvider(gate, "after")) as opened:
         session_id = await opened.start_session(busy="reject")
@@ -317,7 +317,7 @@ FAILURES: dict[str, object] = {
 
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES.keys())
-async def test_s7_a_failed_turn_leaves_the_history_as_it_was(failure: object) -> None:
+async def test_s7_d53_a_failed_turn_leaves_the_history_as_it_was(failure: object) -> None:
     provider = ScriptedProvider("one", failure, "three")  # type: ignore[arg-type]  # a step
     async with runtime(provider) as opened:
         session_id = await opened.start_session()
@@ -499,7 +499,7 @@ async def test_s8_a_crash_fails_its_own_turn_and_touches_no_other(caplog: pytest
 
 
 @pytest.mark.parametrize("state", [None, "ok"])
-async def test_s8_a_handler_that_answers_nonsense_crashes_and_the_session_goes_on(state: object) -> None:
+async def test_s8_d55_a_handler_that_answers_nonsense_crashes_and_the_session_goes_on(state: object) -> None:
     class Nonsense:
         async def handle_turn(self, turns: object, state: object, options: object) -> object:
             return Ok("no answer") if state else "no result"
