@@ -1,7 +1,7 @@
 """mead's hub as the client of the official conformance suite: `client.py URL`, told what to do by variables.
 
 The suite starts a server, runs this program, and judges from the server's side. Whatever a scenario needs
-goes through the hub, so that its own transport, guard and login are what is tested.
+goes through the hub and `login`, as a user's does, so that mead's own transport, guard and tokens are tested.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import asyncio
 import json
 import os
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 from mead.core.options import TurnOptions
 from mead.mcp.hub import McpHub
-from mead.mcp.oauth import interactive_auth
+from mead.mcp.oauth import LoginError, login
 from mead.settings import McpServerSettings
 from mead.settings.values import Secret
 
@@ -27,25 +28,8 @@ CONTEXT: Mapping[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT"
 NAME = "conf"
 EVERYTHING = TurnOptions(tools="effect")
 CLIENT_DOCUMENT = "https://conformance-test.local/client-metadata.json"
-
-
-class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Lets a redirect be looked at instead of followed."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-def visit(url: str) -> None:
-    """What a person's browser does at a server that asks nothing: goes where it is sent."""
-    opener = urllib.request.build_opener(NoRedirect, urllib.request.ProxyHandler({}))
-    try:
-        opener.open(url, timeout=10)
-    except urllib.error.HTTPError as error:
-        location = error.headers.get("location")
-        if location is None:
-            raise
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(location, timeout=10).read()
+LOGINS = 3
+"""How often a person would log in before giving up."""
 
 
 def settings(url: str) -> McpServerSettings:
@@ -66,34 +50,52 @@ def settings(url: str) -> McpServerSettings:
 
 
 async def main(url: str) -> int:
-    """Does what the scenario asks for; 0 if the client did its part."""
+    """Does what the scenario asks for, and logs in when it is told to; 0 if all of it was answered."""
     server = settings(url)
-    async with AsyncExitStack() as stack:
-        auth = None
-        if server.auth is not None:
-            interactive = await stack.enter_async_context(interactive_auth(server, None, open_url=visit))
-            auth = lambda _: interactive  # noqa: E731 - one server, one login
-        hub = await stack.enter_async_context(McpHub([server], auth=auth))
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(LOGINS):
+            said = await use(server, Path(folder))
+            if not said:
+                return 0
+            print(*said, sep="\n", file=sys.stderr)
+            if server.auth is None:
+                return 1
+            try:
+                await login(server, Path(folder), open_url=visit, timeout_s=25.0)
+            except LoginError as error:
+                print(error, file=sys.stderr)
+                return 1
+        return int(bool(await use(server, Path(folder))))
+
+
+def visit(url: str) -> None:
+    """What a person's browser does at a server that asks nothing: goes where it is sent."""
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=10) as page:
+        page.read()
+
+
+async def use(server: McpServerSettings, folder: Path) -> list[str]:
+    """Lists the tools and makes the calls of the scenario; what went wrong."""
+    async with McpHub([server], folder=folder) as hub:
         hub.start()
         await hub.connection(NAME).settled()
         if hub.connection(NAME).state != "ready":
-            print(hub.connection(NAME).error, file=sys.stderr)
-            return 1
-        return await act(hub)
+            return [str(hub.connection(NAME).error)]
+        said = []
+        for tool, arguments in calls(hub):
+            output = await hub.call_tool(await shown_name(hub, tool), arguments, EVERYTHING)
+            said += [f"{tool}: {output.content}"] if output.is_error else []
+        return said
 
 
-async def act(hub: McpHub) -> int:
-    """The calls of the scenario."""
-    definitions = hub.connection(NAME).definitions
+def calls(hub: McpHub) -> list[tuple[str, dict[str, Any]]]:
+    """The calls of the scenario; where it names none, one of each tool."""
+    schemas = {one.name: one.input_schema for one in hub.connection(NAME).definitions}
     if SCENARIO == "json-schema-2020-12-preservation":
-        schema = next(d.input_schema for d in definitions if d.name == "json_schema_2020_12_tool")
-        return await call(hub, "json_schema_echo", {"schema": schema})
-    if CONTEXT.get("toolCalls"):
-        outcomes = [await call(hub, one["name"], one.get("arguments", {})) for one in CONTEXT["toolCalls"]]
-        return max(outcomes)
-    for definition in definitions:
-        await call(hub, definition.name, sample(definition.input_schema))
-    return 0
+        return [("json_schema_echo", {"schema": schemas["json_schema_2020_12_tool"]})]
+    if "toolCalls" in CONTEXT:
+        return [(one["name"], one.get("arguments", {})) for one in CONTEXT["toolCalls"]]
+    return [(name, sample(schema)) for name, schema in schemas.items()]
 
 
 def sample(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,15 +105,10 @@ def sample(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[properties[name].get("type", "string")] for name in schema.get("required", ())}
 
 
-async def call(hub: McpHub, tool: str, arguments: dict[str, Any]) -> int:
-    """Calls a tool by its own name; 0 if it answered."""
-    name = next(
-        (t.name for t in await hub.tools_for(EVERYTHING) if t.name.startswith(f"{NAME}__{tool}")), tool
-    )
-    output = await hub.call_tool(name, arguments, EVERYTHING)
-    if output.is_error:
-        print(f"{tool}: {output.content}", file=sys.stderr)
-    return int(output.is_error)
+async def shown_name(hub: McpHub, tool: str) -> str:
+    """The name by which a model is shown a tool."""
+    prefix = f"{NAME}__{tool}"
+    return next((t.name for t in await hub.tools_for(EVERYTHING) if t.name.startswith(prefix)), tool)
 
 
 if __name__ == "__main__":

@@ -1,48 +1,41 @@
 """OAuth for remote MCP servers: a person logs in once, in a browser; a hub then uses what was kept.
 
-The protocol (PKCE, registration of the client, refreshing) is the SDK's. Here is where tokens are kept, what
-a hub does without them, and which addresses a server may send us to.
+The protocol (discovery, PKCE, registration of the client, the requests for tokens) is the SDK's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
-import os
-import socket
-import tempfile
-import time
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx2
 import msgspec
-from mcp.client.auth import OAuthClientProvider, OAuthFlowError
-from mcp.shared.auth import (
-    AuthorizationCodeResult,
-    OAuthClientInformationFull,
-    OAuthClientMetadata,
-    OAuthMetadata,
-    OAuthToken,
-    ProtectedResourceMetadata,
-)
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
+from mcp.shared.auth import AuthorizationCodeResult, OAuthClientMetadata, OAuthToken
 
-if TYPE_CHECKING:
-    from mcp.client.auth.oauth2 import OAuthContext
-
+from mead.mcp._authorization import Bounded, Instead, check_address, prepare, read, refusal
+from mead.mcp._browser import PATH, Callback
+from mead.mcp._tokens import TokenFile, is_document
 from mead.settings import McpServerSettings
-from mead.settings.files import make_private_folder
+
+__all__ = [
+    "InteractiveAuth",
+    "LoginError",
+    "NeedsLoginError",
+    "TokenFile",
+    "check_address",
+    "interactive_auth",
+    "login",
+    "stored_auth",
+]
 
 LOGIN_TIMEOUT_S = 300.0
-_CALLBACK = "/callback"
-_PAGE = (
-    "<!doctype html><meta charset=utf-8><title>mead</title>"
-    "<p style='font-family:sans-serif;margin:4em'>{said} You can close this window."
-)
-_Model = TypeVar("_Model", OAuthToken, OAuthClientInformationFull)
+_NOT_UNDERSTOOD = -32600  # of JSON-RPC's codes, the one that says that nothing was run
+_log = logging.getLogger("mead.mcp")
 
 
 class NeedsLoginError(Exception):
@@ -56,108 +49,160 @@ class LoginError(Exception):
     """The login did not succeed; the text says why."""
 
 
-class TokenFile:
-    """The tokens of one server, and the client that was registered for them: the SDK's `TokenStorage`.
-
-    Kept in a file of mode 0600, or in memory without a folder. A file that is a link, or cannot be read,
-    holds no tokens.
-    """
-
-    def __init__(self, server: McpServerSettings, folder: Path | None) -> None:
-        self._server = server
-        self._path = folder / "auth" / f"{server.name}.json" if folder is not None else None
-        self._kept: dict[str, Any] = {}
-        if self._path is not None and not self._path.is_symlink():
-            with contextlib.suppress(OSError, msgspec.DecodeError):
-                read = msgspec.json.decode(self._path.read_bytes())
-                self._kept = read if isinstance(read, dict) else {}
-
-    def __repr__(self) -> str:
-        return "TokenFile(…)"
-
-    async def get_tokens(self) -> OAuthToken | None:
-        """The tokens; `None` before the first login."""
-        return _validated(OAuthToken, self._kept.get("tokens"))
-
-    async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Keeps tokens that were granted or refreshed."""
-        # The SDK knows the time of a token's end only while it runs.
-        self._kept["expires_at"] = time.time() + tokens.expires_in if tokens.expires_in else None
-        self._keep("tokens", tokens.model_dump(mode="json", exclude_none=True))
-
-    async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """The client that is registered with the authorization server."""
-        return _validated(OAuthClientInformationFull, self._kept.get("client"))
-
-    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Keeps a registration."""
-        self._keep("client", client_info.model_dump(mode="json", exclude_none=True))
-
-    def keep_servers(self, context: OAuthContext) -> None:
-        """Keeps where tokens are refreshed: the SDK would have to find it out again, and guesses instead."""
-        found = (context.oauth_metadata, context.protected_resource_metadata)
-        dumped = [
-            one.model_dump(mode="json", exclude_none=True) if one is not None else None for one in found
-        ]
-        self._keep("servers", dumped)
-
-    def restore(self, context: OAuthContext) -> None:
-        """Tells the SDK what it knew when the tokens were kept."""
-        context.token_expiry_time = self._kept.get("expires_at")
-        authorization, resource = self._kept.get("servers") or (None, None)
-        with contextlib.suppress(ValueError):
-            if authorization is not None:
-                context.oauth_metadata = OAuthMetadata.model_validate(authorization)
-            if resource is not None:
-                context.protected_resource_metadata = ProtectedResourceMetadata.model_validate(resource)
-
-    def begin_anew(self, redirect_uri: str) -> None:
-        """Forgets everything, for a login; a client that the settings name counts as registered."""
-        self._kept = {}
-        server = self._server
-        if server.client_id is not None and not _is_address(server.client_id):
-            secret = server.client_secret.reveal() if server.client_secret is not None else None
-            method = "client_secret_basic" if secret else "none"
-            self._kept["client"] = {
-                "client_id": server.client_id,
-                "redirect_uris": [redirect_uri],
-                "token_endpoint_auth_method": method,
-                **({"client_secret": secret} if secret else {}),
-            }
-
-    def _keep(self, name: str, value: object) -> None:
-        self._kept[name] = value
-        if self._path is None:
-            return
-        folder = self._path.parent
-        make_private_folder(folder)
-        handle, new = tempfile.mkstemp(dir=folder, prefix=".auth-")  # mode 0600
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.encode(self._kept))
-        os.replace(new, self._path)
-
-
-def _validated(kind: type[_Model], value: object) -> _Model | None:
-    """The value as the SDK's type, `None` for one that it is not."""
-    if value is None:
-        return None
-    try:
-        return kind.model_validate(value)
-    except ValueError:
-        return None
+# A hub at work
 
 
 def stored_auth(server: McpServerSettings, folder: Path | None) -> httpx2.Auth:
-    """Authorisation from the tokens that a login has left. It refreshes them, opens nothing, and raises
-    `NeedsLoginError` where a person is needed."""
+    """Authorisation from the tokens that a login has left.
 
-    async def nobody(*_: object) -> AuthorizationCodeResult:
-        raise NeedsLoginError(server.name)
+    It refreshes them, opens nothing, and raises `NeedsLoginError` where a person is needed; without tokens
+    that is at once, and nothing is sent.
+    """
+    return _StoredAuth(server, TokenFile(server, folder))
 
-    storage = TokenFile(server, folder)
-    provider = _provider(server, storage, "http://127.0.0.1/callback", show=nobody, wait=nobody)
-    storage.restore(provider.context)
-    return _CheckedAuth(provider, server, storage=storage)
+
+class _StoredAuth(httpx2.Auth):
+    """Sends the token, and refreshes it when its time is over or the server does not take it any more.
+
+    The SDK's provider refreshes and does no more: it lets one request through at a time, each until its
+    answer begins, so that a slow call would hold up the others.
+    """
+
+    def __init__(self, server: McpServerSettings, file: TokenFile) -> None:
+        self._server = server
+        self._file = file
+
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Sends the request, and once more if a refreshed token may help."""
+        if self._file.tokens is None:
+            self._file.read()
+        old, response = self._file.tokens, None
+        if old is not None and not self._file.expired:
+            response = yield self._signed(request)
+            if response.status_code == 401:
+                response.stream = Bounded(response.stream)
+        if old is not None and (response is None or response.status_code == 401):
+            refreshing = self._refresh(request, old)
+            answer: httpx2.Response | None = None
+            try:
+                while True:
+                    answer = yield await _next(refreshing, answer)
+            except StopAsyncIteration:
+                pass
+            finally:
+                await refreshing.aclose()
+            response = None
+        if response is None:
+            response = yield self._signed(request)
+        if response.status_code == 401:
+            raise NeedsLoginError(self._server.name)
+        if response.status_code == 403 and "insufficient_scope" in _challenge(response):
+            self._explain(request, response)
+
+    def _signed(self, request: httpx2.Request) -> httpx2.Request:
+        tokens = self._file.tokens
+        if tokens is None:
+            raise NeedsLoginError(self._server.name)
+        request.headers["authorization"] = f"Bearer {tokens.access_token}"
+        return request
+
+    async def _refresh(
+        self, request: httpx2.Request, old: OAuthToken
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """The requests for new tokens; none where another program was first, for a refresh token may be good
+        for one use only.
+
+        Raises `NeedsLoginError` when the tokens are good no more, `httpx2.RequestError` if that is not known.
+        """
+        version = request.headers.get("mcp-protocol-version")
+        # The provider would send this one once it has refreshed.
+        end = httpx2.Request("GET", request.url, headers={"mcp-protocol-version": version} if version else {})
+        answer: httpx2.Response | None = None
+        try:
+            async with self._file.lock():
+                self._file.read()
+                if self._file.tokens != old:
+                    return
+                provider = _provider(self._server, self._file, "http://127.0.0.1/callback")
+                provider.context.token_expiry_time = 1.0  # long ago
+                flow = provider.async_auth_flow(end)
+                try:
+                    while (outgoing := await _next(flow, answer)) is not end:
+                        await prepare(outgoing, self._server.url or "")
+                        answer = yield outgoing
+                        await read(answer)
+                finally:
+                    await flow.aclose()
+        except TimeoutError as error:
+            busy = f"another program is refreshing the tokens of {self._server.name}"
+            raise httpx2.ConnectTimeout(busy, request=request) from error
+        except OSError as error:
+            _log.warning("the tokens of %s are kept in memory only: %s", self._server.name, error)
+        if self._file.tokens != old:
+            return
+        if answer is None or answer.status_code in (400, 401, 403):
+            raise NeedsLoginError(self._server.name)
+        # The tokens may be good still: an error of the connection fails this request alone.
+        raise httpx2.ConnectError(refusal(answer), request=request)
+
+    def _explain(self, request: httpx2.Request, response: httpx2.Response) -> None:
+        """A call that the login does not cover fails with a sentence; nothing else works without it."""
+        with contextlib.suppress(OSError):
+            self._file.note_challenge(_challenge(response))
+        if b'"tools/call"' not in request.content:
+            raise NeedsLoginError(self._server.name)
+        said = f"the login does not cover this: run mead mcp login {self._server.name}"
+        error = {"jsonrpc": "2.0", "id": None, "error": {"code": _NOT_UNDERSTOOD, "message": said}}
+        for name in ("content-length", "content-encoding"):
+            response.headers.pop(name, None)
+        response.headers["content-type"] = "application/json"
+        response.stream = Instead(response.stream, msgspec.json.encode(error))
+
+
+# A person who logs in
+
+
+class InteractiveAuth(httpx2.Auth):
+    """The SDK's provider, with limits to where a server sends us. `logins` counts how often it asked."""
+
+    def __init__(self, provider: OAuthClientProvider, url: str, challenge: str | None) -> None:
+        self.logins = 0
+        self._provider = provider
+        self._url = url
+        self._challenge = challenge
+
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Hands requests and answers on between the client and the provider."""
+        flow = self._provider.async_auth_flow(request)
+        answer: httpx2.Response | None = None
+        try:
+            while True:
+                outgoing = await _next(flow, answer)
+                if outgoing is not request:
+                    await prepare(outgoing, self._url)
+                    answer = yield outgoing
+                    await read(answer)
+                elif self._challenge is not None:
+                    # The rights that did not suffice are asked for when the provider hears so again.
+                    headers, self._challenge = {"www-authenticate": self._challenge}, None
+                    answer = httpx2.Response(403, headers=headers, request=request)
+                else:
+                    answer = yield request
+                    if answer.status_code in (401, 403):
+                        answer.stream = Bounded(answer.stream)
+        except StopAsyncIteration:
+            return
+        except OAuthRegistrationError:
+            hint = "if it registers no clients by itself, set client_id"
+            raise OAuthFlowError(f"{refusal(answer)}; {hint}") from None
+        except OAuthTokenError:
+            raise OAuthFlowError(refusal(answer)) from None  # its text may quote tokens
+        finally:
+            await flow.aclose()
 
 
 @asynccontextmanager
@@ -167,23 +212,28 @@ async def interactive_auth(
     *,
     open_url: Callable[[str], object],
     callback_port: int = 0,
-) -> AsyncIterator[httpx2.Auth]:
+) -> AsyncIterator[InteractiveAuth]:
     """Authorisation for which a person logs in, as often as the server asks: `open_url` shows the
     authorization page, and the browser comes back to a port of this machine."""
-    callback = _Callback()
-    listener = await asyncio.start_server(callback.answer, "127.0.0.1", callback_port)
-    port = listener.sockets[0].getsockname()[1]
+    url = server.url or ""
+    file, callback = TokenFile(server, folder), Callback()
+    listener = await asyncio.start_server(callback.answer, "127.0.0.1", callback_port, limit=2**14)
 
     async def show(address: str) -> None:
+        auth.logins += 1
+        await check_address(address, url)
+        callback.expect(httpx2.URL(address).params.get("state", ""))
+        # How a client of the settings shows its secret is known only now that the server is.
+        provider.context.client_info = await file.get_client_info()
         await asyncio.to_thread(open_url, address)
 
-    storage = TokenFile(server, folder)
-    redirect_uri = f"http://127.0.0.1:{port}{_CALLBACK}"
-    storage.begin_anew(redirect_uri)
+    redirect_uri = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}{PATH}"
+    challenge, granted = file.challenge, file.tokens.scope if file.tokens is not None else None
+    file.begin_anew()
+    provider = _provider(server, file, redirect_uri, scope=granted, show=show, wait=callback.next)
+    auth = InteractiveAuth(provider, url, challenge)
     try:
-        provider = _provider(server, storage, redirect_uri, show=show, wait=callback.next)
-        yield _CheckedAuth(provider, server)
-        storage.keep_servers(provider.context)
+        yield auth
     finally:
         listener.close()
 
@@ -198,58 +248,72 @@ async def login(
 ) -> None:
     """Logs in to a server. Ends once an authorised request has worked; the tokens are then kept.
 
-    Raises `LoginError`.
+    What an earlier login has left stays until there are new tokens. Raises `LoginError`.
     """
     interactive = interactive_auth(server, folder, open_url=open_url, callback_port=callback_port)
+    limit = asyncio.timeout(timeout_s)
     try:
-        async with asyncio.timeout(timeout_s), interactive as auth:
-            await _prove(server.url or "", auth)
-    except TimeoutError as error:
-        raise LoginError(f"nobody logged in to {server.name} within {timeout_s:g} s") from error
+        async with limit, interactive as auth:
+            await _prove(server, auth)
     except Exception as error:
+        if limit.expired():
+            raise LoginError(f"nobody logged in to {server.name} within {timeout_s:g} s") from error
         raise LoginError(f"logging in to {server.name} failed: {_said(error)}") from error
+    if auth.logins == 0:
+        raise LoginError(f"{server.name} does not ask for a login")
 
 
-async def _prove(url: str, auth: httpx2.Auth) -> None:
+async def _prove(server: McpServerSettings, auth: httpx2.Auth) -> None:
     """One authorised exchange: the handshake, and a list of the tools."""
     from mcp import Client
 
     from mead.mcp.transports import Wire
     from mead.mcp.transports.http import http_transport
 
-    async with Client(http_transport(url, headers={}, auth=auth, wire=Wire())) as client:
+    transport = http_transport(server.url or "", headers=server.headers, auth=auth, wire=Wire())
+    async with Client(transport, mode=server.mode, cache=None) as client:
         await client.list_tools()
 
 
 def _provider(
     server: McpServerSettings,
-    storage: TokenFile,
+    file: TokenFile,
     redirect_uri: str,
     *,
-    show: Callable[[str], Awaitable[Any]],
-    wait: Callable[[], Awaitable[AuthorizationCodeResult]],
+    scope: str | None = None,
+    show: Callable[[str], Awaitable[None]] | None = None,
+    wait: Callable[[], Awaitable[AuthorizationCodeResult]] | None = None,
 ) -> OAuthClientProvider:
+    """The SDK's provider. `scope` was granted before; where more is asked for, it is asked for again."""
     metadata = OAuthClientMetadata.model_validate(
         {
             "client_name": "mead",
             "redirect_uris": [redirect_uri],
             "grant_types": ["authorization_code", "refresh_token"],
             "response_types": ["code"],
+            "scope": scope,
         }
     )
-    return OAuthClientProvider(
+    provider = OAuthClientProvider(
         server_url=server.url or "",
         client_metadata=metadata,
-        storage=storage,
+        storage=file,
         redirect_handler=show,
         callback_handler=wait,
-        client_metadata_url=server.client_id if _is_address(server.client_id) else None,
+        client_metadata_url=server.client_id if is_document(server.client_id) else None,
     )
+    file.attach(provider.context)
+    return provider
 
 
-def _is_address(client_id: str | None) -> bool:
-    """Whether a client's id is the address of a document that describes it, which needs no registration."""
-    return client_id is not None and client_id.startswith("https://")
+async def _next(
+    flow: AsyncGenerator[httpx2.Request, httpx2.Response], answer: httpx2.Response | None
+) -> httpx2.Request:
+    return await (anext(flow) if answer is None else flow.asend(answer))
+
+
+def _challenge(response: httpx2.Response) -> str:
+    return str(response.headers.get("www-authenticate", ""))
 
 
 def _said(error: BaseException) -> str:
@@ -257,112 +321,3 @@ def _said(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error) or type(error).__name__
-
-
-class _Callback:
-    """Takes the browser's visits."""
-
-    def __init__(self) -> None:
-        self._arrived: asyncio.Queue[AuthorizationCodeResult | OAuthFlowError] = asyncio.Queue(maxsize=8)
-
-    async def next(self) -> AuthorizationCodeResult:
-        """The code that the next visit brings. Raises `OAuthFlowError` if it says no."""
-        arrived = await self._arrived.get()
-        if isinstance(arrived, OAuthFlowError):
-            raise arrived
-        return arrived
-
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Reads the request, says that it is done, and hands the code on."""
-        try:
-            async with asyncio.timeout(10):
-                head = await reader.readuntil(b"\r\n\r\n")
-            status, said = self._take(head.split(b" ", 2)[1].decode("latin-1"))
-            page = _PAGE.format(said=said).encode()
-            writer.write(
-                b"HTTP/1.1 %s\r\ncontent-type: text/html\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
-                % (status.encode(), len(page), page)
-            )
-            await writer.drain()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, IndexError):
-            pass  # somebody else came by
-        finally:
-            writer.close()
-
-    def _take(self, target: str) -> tuple[str, str]:
-        parts = httpx2.URL(target)
-        query = dict(parts.params)
-        if parts.path != _CALLBACK or not ({"code", "error"} & query.keys()):
-            return "404 Not Found", "There is nothing here."
-        if self._arrived.full():
-            return "429 Too Many Requests", "This is not asked for."
-        if "error" in query:
-            why = query.get("error_description") or query["error"]
-            self._arrived.put_nowait(OAuthFlowError(f"the server refused: {why[:200]}"))
-            return "200 OK", "The login was refused."
-        code = AuthorizationCodeResult(code=query["code"], state=query.get("state"), iss=query.get("iss"))
-        self._arrived.put_nowait(code)
-        return "200 OK", "You are logged in."
-
-
-class _CheckedAuth(httpx2.Auth):
-    """The SDK's provider, with a look at each address that a server sends us to.
-
-    With `storage`, nothing is sent at all before there are tokens.
-    """
-
-    requires_response_body = True
-
-    def __init__(
-        self, provider: httpx2.Auth, server: McpServerSettings, *, storage: TokenFile | None = None
-    ) -> None:
-        self._provider = provider
-        self._url = server.url or ""
-        self._name = server.name
-        self._storage = storage
-
-    async def async_auth_flow(
-        self, request: httpx2.Request
-    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Hands requests and answers on between the client and the provider."""
-        if self._storage is not None and await self._storage.get_tokens() is None:
-            raise NeedsLoginError(self._name)
-        flow = self._provider.async_auth_flow(request)
-        try:
-            outgoing = await anext(flow)
-            while True:
-                if outgoing is not request:
-                    await check_address(str(outgoing.url), self._url)
-                response = yield outgoing
-                outgoing = await flow.asend(response)
-        except StopAsyncIteration:
-            return
-        finally:
-            await flow.aclose()
-
-
-async def check_address(url: str, server_url: str) -> None:
-    """Whether a server may send us to this address for its metadata or its tokens.
-
-    Its own host may be anything that was configured. Any other must be https and on the public network: a
-    server could otherwise make us ask what only this machine can reach. Raises `OAuthFlowError`.
-    """
-    target, server = httpx2.URL(url), httpx2.URL(server_url)
-    if target.host == server.host:
-        return
-    addresses = await _addresses(target.host, target.port or 443)
-    inside = await _addresses(server.host, server.port or 443)
-    if all(address.is_loopback for address in (*addresses, *inside)):
-        return
-    if target.scheme != "https":
-        raise OAuthFlowError(f"the server sends us to {target.host}, which is not https")
-    if any(not address.is_global for address in addresses):
-        raise OAuthFlowError(f"the server sends us to {target.host}, which is not on the public network")
-
-
-async def _addresses(host: str, port: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise OAuthFlowError(f"the name {host} cannot be resolved") from error
-    return [ipaddress.ip_address(str(info[4][0]).partition("%")[0]) for info in found]
