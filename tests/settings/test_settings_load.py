@@ -160,3 +160,54 @@ def test_a_key_in_a_file_that_others_may_read_is_warned_of(
 
     expected = (f"{file} holds an API key and others may read it: chmod 600 {file}",)
     assert warnings == (expected if warned else ())
+
+
+@pytest.mark.parametrize(
+    "server,warned",
+    [
+        ('url = "https://x.org"\nheaders = {Authorization = "Bearer abc"}', True),
+        ('url = "https://x.org"\nheaders = {Authorization = "Bearer ${KEY}"}', False),
+        ('url = "https://x.org"\nheaders = {x-api-key = "abc"}', True),
+        ('url = "https://x.org"\nauth = "oauth"\nclient_secret = "abc"', True),
+        ('command = "x"\nenv = {GITHUB_PAT = "abc"}', True),
+        ('command = "x"\nenv = {API_TOKEN = "${KEY}", LANG = "C"}', False),
+    ],
+)
+def test_a_secret_of_a_server_in_a_file_that_others_may_read_is_warned_of(
+    tmp_path: Path, server: str, warned: bool
+) -> None:
+    file = tmp_path / "mead.toml"
+    file.write_text(f"[mcp.servers.x]\n{server}\n")
+    file.chmod(0o644)
+
+    warnings = load(file, environ={"KEY": "abc"}).warnings
+
+    expected = (f"{file} holds a secret of an MCP server and others may read it: chmod 600 {file}",)
+    assert warnings == (expected if warned else ())
+
+
+@pytest.mark.parametrize("by", ["folder", "path", "variable", "user"])
+def test_only_a_file_of_the_working_folder_counts_as_found(tmp_path: Path, by: str) -> None:
+    folder = tmp_path / "config" / "mead" if by == "user" else tmp_path
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "mead.toml"
+    file.write_text('[mcp.servers.x]\ncommand = "x"\n')
+    environ = {"MEAD_CONFIG": str(file)} if by == "variable" else {}
+
+    settings = load(file if by == "path" else None, environ=environ, cwd=folder)
+
+    assert settings.source == file
+    assert settings.discovered == (by == "folder")
+    assert settings.mcp.servers[0].found_in == (tmp_path if by == "folder" else None)
+
+
+@pytest.mark.parametrize("provider", ["my.models:Mine", "os:system", "my.models.Mine"])
+def test_a_file_that_was_found_brings_no_code(tmp_path: Path, provider: str) -> None:
+    file = tmp_path / "mead.toml"
+    file.write_text(f'[router.slots.local]\nprovider = "{provider}"\n')
+
+    with pytest.raises(ConfigError, match="name it with --config") as caught:
+        load(environ={}, cwd=tmp_path)
+
+    assert (caught.value.line, caught.value.key) == (2, "router.slots.local.provider")
+    assert load(file, environ={}).router.slots.local is not None

@@ -24,6 +24,7 @@ from mead.settings import (
     SlotsSettings,
     parse,
 )
+from mead.settings._reader import ANY_NAME
 
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
 KEY = "sk-ant-0123456789-do-not-show"
@@ -80,6 +81,9 @@ def test_r02_every_key_of_a_slot_is_read() -> None:
         allow_remote = true
         local_networks = ["100.64.0.0/16"]
         connect_timeout_s = 3
+        concurrency = 4
+        queue = 0
+        requests_per_minute = 50
         system = "Be brief."
         max_tokens = 100
         temperature = 0
@@ -101,6 +105,9 @@ def test_r02_every_key_of_a_slot_is_read() -> None:
         allow_remote=True,
         local_networks=("100.64.0.0/16",),
         connect_timeout_s=3.0,
+        concurrency=4,
+        queue=0,
+        requests_per_minute=50,
         options=Options(
             system="Be brief.",
             max_tokens=100,
@@ -190,7 +197,7 @@ def test_what_a_variable_holds_is_not_expanded_again() -> None:
     assert cloud_slot(CLOUD + 'system = "${NAME}"', NAME="${OTHER} $$").options.system == "${OTHER} $$"
 
 
-def test_an_unset_variable_is_named_with_its_key_and_line() -> None:
+def test_d87_an_unset_variable_is_named_with_its_key_and_line() -> None:
     error = mistake(CLOUD + 'system = "${WHO}"')
 
     assert str(error) == (
@@ -291,7 +298,8 @@ def test_a_broken_key_of_the_environment_is_a_mistake_that_names_the_variable() 
             "did you mean 'provider'?",
         ),
         ("[sesions]\n", 1, "sesions", "did you mean 'sessions'?"),
-        ("\n[storage.x]\na = 1", 2, "storage", "the keys here are router, sessions, classifier, embedded"),
+        ("\n[x.y]\na = 1", 2, "x", "the keys here are router, sessions, classifier, embedded, mcp, prices"),
+        ("\n[storage.x]\na = 1", 2, "storage.x", "the keys here are url"),
         ("turn_timeout_s = 1", 1, "turn_timeout_s", "it belongs in [sessions]"),
         ("[local]\n", 1, "local", "it belongs in [router.slots]"),
         ('[router]\nmodel = "x"', 2, "router.model", "it belongs in [router.slots.local]"),
@@ -593,7 +601,7 @@ def test_the_example_of_the_page_can_be_used() -> None:
 @pytest.mark.parametrize("path", [path for path in KEYS if path], ids=".".join)
 def test_every_key_stands_in_the_page_under_its_table(path: tuple[str, ...]) -> None:
     sections = DOCS.read_text(encoding="utf-8").split("\n### ")
-    if path in (("router", "slots"), ("mcp", "servers")):
+    if path == ("router", "slots") or KEYS[path] == (ANY_NAME,):
         return  # their keys are the tables of other headings
     heading = f"[{'.'.join(path)}]".replace("*", "NAME")
     section = next(section for section in sections if heading in section.partition("\n")[0])
@@ -603,3 +611,16 @@ def test_every_key_stands_in_the_page_under_its_table(path: tuple[str, ...]) -> 
     missing = [name for name in KEYS[path] if f"\n| `{name}` |" not in section]
 
     assert [name for name in missing if not (told and name in options)] == []
+
+
+def test_the_repr_of_a_server_shows_nothing_that_variables_put_in() -> None:
+    text = (
+        '[mcp.servers.a]\ncommand = "a"\nargs = ["--token=${T}"]\nenv = {T = "${T}"}\n'
+        '[mcp.servers.b]\nurl = "https://b.org:8443/${T}?key=${T}"\nheaders = {x = "${T}"}\n'
+    )
+
+    first, second = parse(text, environ={"T": "hidden"}).mcp.servers
+
+    assert "hidden" not in repr((first, second))
+    assert "url='https://b.org:8443/…'" in repr(second)
+    assert first.written == ("a", "--token=${T}")

@@ -14,11 +14,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import platformdirs
 
 from mead.settings._kinds import file_path
 from mead.settings._names import shown
-from mead.settings._read import KEYS, read_classifier, read_embedded, read_mcp, read_router, read_sessions
+from mead.settings._read import (
+    KEYS,
+    read_budgets,
+    read_classifier,
+    read_embedded,
+    read_mcp,
+    read_prices,
+    read_router,
+    read_sessions,
+    read_storage,
+    refuse_code,
+)
 from mead.settings._reader import Reader, encodable, holds_literal_key
 from mead.settings.errors import ConfigError
 from mead.settings.foreign import read_foreign
@@ -34,6 +46,7 @@ from mead.settings.values import (
     Settings,
     SlotSettings,
     SlotsSettings,
+    StorageSettings,
 )
 
 FILE_NAME = "mead.toml"
@@ -45,14 +58,20 @@ def load(
     """The settings of a file: `path`, else `$MEAD_CONFIG`, else `mead.toml` in `cwd` (the working folder),
     else the one in the user's configuration folder. The defaults where there is none.
 
+    A file in the working folder was named by nobody, and may be somebody else's: its servers are started once
+    a person has approved them, and it brings no code of its own.
+
     Raises `ConfigError` for a file that was named and is not there, and for whatever is wrong in one.
     """
     environ = os.environ if environ is None else environ
-    found = _find(path, environ, cwd or Path())
+    cwd = cwd or Path()
+    found = _find(path, environ, cwd)
     if found is None:
         return parse("", environ=environ)
     text, mode = _read_file(found)
-    return _build(text, file=found, environ=environ, mode=mode)
+    named = path is not None or bool(environ.get("MEAD_CONFIG"))
+    found_in = None if named or _same(found, _users_file()) else cwd.resolve()
+    return _build(text, file=found, environ=environ, mode=mode, found_in=found_in)
 
 
 def parse(text: str, *, file: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
@@ -60,21 +79,37 @@ def parse(text: str, *, file: Path | None = None, environ: Mapping[str, str] | N
     return _build(text, file=file, environ=os.environ if environ is None else environ, mode=0)
 
 
-def _build(text: str, *, file: Path | None, environ: Mapping[str, str], mode: int) -> Settings:
-    """`mode` is the file's permission bits."""
+def _build(
+    text: str, *, file: Path | None, environ: Mapping[str, str], mode: int, found_in: Path | None = None
+) -> Settings:
+    """`mode` is the file's permission bits, `found_in` the working folder if it was found there, unnamed."""
     text = text.removeprefix("\ufeff")
     document = _parse_toml(text, file)
     reader = Reader(document, keys=KEYS, text=text, file=file, environ=environ)
+    if found_in is not None:
+        refuse_code(reader)
     return Settings(
         router=read_router(reader),
         sessions=read_sessions(reader),
         classifier=read_classifier(reader),
         embedded=read_embedded(reader),
-        mcp=read_mcp(reader),
+        mcp=_found_in(read_mcp(reader), found_in),
+        storage=read_storage(reader),
+        prices=read_prices(reader),
+        budgets=read_budgets(reader),
         data_folder=_data_folder(environ),
         source=file,
+        discovered=found_in is not None,
         warnings=_warnings(document, file, mode),
     )
+
+
+def _found_in(mcp: McpSettings, folder: Path | None) -> McpSettings:
+    """The servers with the folder that their settings were found in."""
+    if folder is None:
+        return mcp
+    servers = [msgspec.structs.replace(server, found_in=folder) for server in mcp.servers]
+    return msgspec.structs.replace(mcp, servers=tuple(servers))
 
 
 def _parse_toml(text: str, file: Path | None) -> dict[str, Any]:
@@ -108,9 +143,18 @@ def _find(path: Path | None, environ: Mapping[str, str], cwd: Path) -> Path | No
         return cwd / path
     if named := environ.get("MEAD_CONFIG"):
         return cwd / _path_in(environ, "MEAD_CONFIG", named)
-    usual = (cwd / FILE_NAME, platformdirs.user_config_path("mead") / FILE_NAME)
+    usual = (cwd / FILE_NAME, _users_file())
     # A link that leads nowhere was meant to be a configuration: it is found, and reading it then fails.
     return next((candidate for candidate in usual if os.path.lexists(candidate)), None)
+
+
+def _users_file() -> Path:
+    return platformdirs.user_config_path("mead") / FILE_NAME
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two names are of one file; a link to it counts as another."""
+    return one.parent.resolve() == other.parent.resolve()
 
 
 def _data_folder(environ: Mapping[str, str]) -> Path:
@@ -149,10 +193,15 @@ def _read_file(path: Path) -> tuple[str, int]:
 
 def _warnings(document: Mapping[str, Any], file: Path | None, mode: int) -> tuple[str, ...]:
     """Warns of a key that stands in a file which others may read."""
-    slots = document.get("router", {}).get("slots", {})
-    if file is None or os.name != "posix" or not mode & 0o077 or not holds_literal_key(slots):
+    if file is None or os.name != "posix" or not mode & 0o077:
         return ()
-    return (f"{file} holds an API key and others may read it: chmod 600 {file}",)
+    if holds_literal_key(document.get("router", {}).get("slots", {})):
+        what = "an API key"
+    elif holds_literal_key(document.get("mcp", {}).get("servers", {})):
+        what = "a secret of an MCP server"
+    else:
+        return ()
+    return (f"{file} holds {what} and others may read it: chmod 600 {file}",)
 
 
 __all__ = [
@@ -169,6 +218,7 @@ __all__ = [
     "Settings",
     "SlotSettings",
     "SlotsSettings",
+    "StorageSettings",
     "load",
     "parse",
     "read_foreign",

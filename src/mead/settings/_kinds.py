@@ -4,10 +4,12 @@ it may be a secret in the wrong place."""
 
 from __future__ import annotations
 
+import datetime
 import ipaddress
 import math
 import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -89,6 +91,26 @@ def count(low: int) -> Kind:
         return value
 
     return read
+
+
+def usd(value: Any) -> Decimal:
+    """An amount of US dollars, as exactly as it is written, to a millionth of a millionth."""
+    amount = Decimal(repr(number(0, 1_000_000_000)(value)))
+    if amount != round(amount, 12):
+        raise ValueError("must have at most 12 digits after the point")
+    return amount
+
+
+def day(value: Any) -> datetime.date:
+    """A date, as TOML writes it or in a text."""
+    if isinstance(value, str):
+        try:
+            return datetime.date.fromisoformat(value.strip())
+        except ValueError:
+            pass
+    elif isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        return value
+    raise ValueError("must be a date, as 2026-12-31")
 
 
 def choice(*options: bool | str) -> Kind:
@@ -212,6 +234,14 @@ def http_url(value: Any) -> str:
     if _BASE_URL.fullmatch(address) is None or "#" in found:
         raise ValueError("must look like https://host/mcp or http://127.0.0.1:port/mcp")
     return found
+
+
+def store_url(value: Any) -> str:
+    """Where things are kept."""
+    found = word(value)
+    if found == "memory://" or re.fullmatch(r"sqlite:////[^/].*[^/]", found):
+        return found
+    raise ValueError('must be memory:// or sqlite:// and a whole path, as "sqlite:////home/me/mead.db"')
 
 
 def shared_network(value: Any) -> str:

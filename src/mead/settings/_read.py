@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from mead.core.options import Options
@@ -14,15 +15,18 @@ from mead.settings.errors import ConfigError
 from mead.settings.foreign import SERVER_NAME, read_foreign
 from mead.settings.values import (
     ArgumentRule,
+    BudgetSettings,
     ClassifierSettings,
     EmbeddedSettings,
     McpServerSettings,
     McpSettings,
+    PriceSettings,
     RouterSettings,
     Secret,
     SessionSettings,
     SlotSettings,
     SlotsSettings,
+    StorageSettings,
 )
 
 BUILT_IN = ("ollama", "openai", "anthropic", "embedded", "echo")
@@ -55,6 +59,9 @@ _SLOT: dict[str, Kind] = {
     "allow_remote": kinds.flag,
     "local_networks": kinds.list_of(kinds.shared_network),
     "connect_timeout_s": _SECONDS,
+    "concurrency": kinds.count(1),
+    "queue": kinds.count(0),
+    "requests_per_minute": kinds.count(1),
 }
 _SESSIONS: dict[str, Kind] = {
     "turn_timeout_s": _SECONDS,
@@ -117,10 +124,26 @@ _MCP: dict[str, Kind] = {
     "allow": _PATTERNS,
     "deny": _PATTERNS,
 }
+_PRICE: dict[str, Kind] = {
+    "input": kinds.usd,
+    "output": kinds.usd,
+    "cached": kinds.usd,
+    "cache_write": kinds.usd,
+    "as_of": kinds.day,
+}
+_BUDGET: dict[str, Kind] = {
+    "per": kinds.choice("day", "month", "session"),
+    "tokens": kinds.count(0),
+    "usd": kinds.usd,
+    "tag": kinds.word,
+    "owner": kinds.word,
+}
+_BUDGET_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_STORAGE: dict[str, Kind] = {"url": kinds.store_url, "retention_days": kinds.count(1)}
 _SLOT_KEYS = (*_SLOT, *_OPTIONS, "options")
 
 KEYS: dict[KeyPath, tuple[str, ...]] = {
-    (): ("router", "sessions", "classifier", "embedded", "mcp"),
+    (): ("router", "sessions", "classifier", "embedded", "mcp", "prices", "budgets", "storage"),
     ("sessions",): tuple(_SESSIONS),
     ("classifier",): tuple(_CLASSIFIER),
     ("embedded",): tuple(_EMBEDDED),
@@ -129,9 +152,14 @@ KEYS: dict[KeyPath, tuple[str, ...]] = {
     ("router", "slots"): ("local", "cloud"),
     ("router", "slots", "local"): _SLOT_KEYS,
     ("router", "slots", "cloud"): _SLOT_KEYS,
+    ("storage",): tuple(_STORAGE),
     ("mcp",): (*_MCP, "servers"),
     ("mcp", "servers"): (ANY_NAME,),
     ("mcp", "servers", ANY_NAME): tuple(_SERVER),
+    ("prices",): (ANY_NAME,),
+    ("prices", ANY_NAME): tuple(_PRICE),
+    ("budgets",): (ANY_NAME,),
+    ("budgets", ANY_NAME): tuple(_BUDGET),
 }
 """The keys of every table, by its path. A lost key is told to go to the first table that has it."""
 
@@ -149,6 +177,11 @@ def read_classifier(reader: Reader) -> ClassifierSettings:
 def read_embedded(reader: Reader) -> EmbeddedSettings:
     """The table [embedded]."""
     return EmbeddedSettings(**reader.take(("embedded",), _EMBEDDED))
+
+
+def read_storage(reader: Reader) -> StorageSettings:
+    """The table [storage]."""
+    return StorageSettings(**reader.take(("storage",), _STORAGE))
 
 
 def read_mcp(reader: Reader) -> McpSettings:
@@ -179,7 +212,58 @@ def _read_server(reader: Reader, name: str) -> McpServerSettings:
     if "command" in server and ("headers" in server or "auth" in server):
         reader.fail(path, "headers and auth are for a server with a url; give a command its secrets in env")
     server["rules"] = tuple([ArgumentRule(**rule) for rule in server.get("rules", ())])
+    written = _start_line(reader.written(path))
+    server["written"] = written if written != _start_line(reader.table(path)) else ()
     return McpServerSettings(name=name, **server)
+
+
+def _start_line(server: Mapping[str, Any]) -> tuple[str, ...]:
+    return (server["url"],) if "url" in server else (server["command"], *server.get("args", ()))
+
+
+def refuse_code(reader: Reader) -> None:
+    """Refuses a slot whose provider is code of somebody's, for settings that nobody has named."""
+    for name, slot in reader.table(("router", "slots")).items():
+        provider = str(slot.get("provider", ""))
+        if provider not in BUILT_IN and re.search(r"[.:]", provider):
+            reader.fail(
+                ("router", "slots", name, "provider"),
+                "a provider of your own is loaded only from a file that was named, and this one was found in "
+                "the working folder: name it with --config, or in $MEAD_CONFIG",
+            )
+
+
+def read_prices(reader: Reader) -> tuple[PriceSettings, ...]:
+    """The tables [prices.MODEL]."""
+    return tuple([_read_price(reader, model) for model in reader.table(("prices",))])
+
+
+def _read_price(reader: Reader, model: str) -> PriceSettings:
+    path = ("prices", model)
+    price = reader.take(path, _PRICE)
+    for name in ("input", "output"):
+        if name not in price:
+            reader.fail((*path, name), "this is missing; a price is in USD per million tokens")
+    return PriceSettings(model=model, **price)
+
+
+def read_budgets(reader: Reader) -> tuple[BudgetSettings, ...]:
+    """The tables [budgets.NAME]."""
+    return tuple([_read_budget(reader, name) for name in reader.table(("budgets",))])
+
+
+def _read_budget(reader: Reader, name: str) -> BudgetSettings:
+    path = ("budgets", name)
+    if not _BUDGET_NAME.fullmatch(name):
+        reader.fail(
+            path, "a budget's name is 1 to 40 of a-z, 0-9, - and _, and begins with a letter or digit"
+        )
+    budget = reader.take(path, _BUDGET)
+    if "per" not in budget:
+        reader.fail((*path, "per"), 'this is missing; it is "day", "month" or "session"')
+    if ("tokens" in budget) == ("usd" in budget):
+        reader.fail(path, "a budget is either in tokens or in usd; for both, make two")
+    return BudgetSettings(name=name, **budget)
 
 
 def read_router(reader: Reader) -> RouterSettings:
@@ -201,6 +285,8 @@ def _read_slot(reader: Reader, path: KeyPath) -> SlotSettings:
         reader.fail((*path, "provider"), 'this is missing; for example provider = "ollama"')
     if provider in _NEEDS_MODEL and "model" not in slot:
         reader.fail((*path, "model"), f"this is missing; the provider {provider} needs to know which")
+    if "queue" in slot and not ("concurrency" in slot or "requests_per_minute" in slot):
+        reader.fail((*path, "queue"), "nothing waits without a limit: set concurrency or requests_per_minute")
     if "api_key" not in slot:
         slot["api_key"] = _vendor_key(reader, provider, slot.get("base_url"))
     free = reader.take(path, {"options": kinds.free_table}).get("options")

@@ -19,7 +19,11 @@ _DEEPEST = 64  # tables within tables; far from where recursion fails, and from 
 _INTEGERS = range(-(2**63), 2**63)  # TOML 1.0, "Integer"
 _REFERENCE = re.compile(r"\$(?:\$|\{(?P<inside>[^}]*)(?P<end>\}?))")
 _INSIDE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>(?:(?!\$\{).)*))?", re.DOTALL)
-_SECRET_KEY = re.compile(r"(?i)(^|[_-])(key|token|secret|password)$")
+_SECRET_KEY = re.compile(
+    r"(?i)(^|[_-])(key|apikey|token|pat|secret|password|passwd|credentials?|authorization|cookie)$"
+)
+_SCHEME = re.compile(r"(?i)\s*(bearer|basic|token)?\s*")
+"""What stands before a secret in a header, and is none itself."""
 
 
 class Reader:
@@ -39,6 +43,7 @@ class Reader:
         self._text = text
         self._file = file
         self._check_keys(document, ())
+        self._written: Mapping[str, Any] = document
         self._document: Mapping[str, Any] = self._expand(document, ())
 
     def fail(self, path: KeyPath, message: str) -> NoReturn:
@@ -47,10 +52,11 @@ class Reader:
 
     def table(self, path: KeyPath) -> Mapping[str, Any]:
         """A table; an empty one where it is absent."""
-        table = self._document
-        for name in path:
-            table = table.get(name, {})
-        return table
+        return _table_in(self._document, path)
+
+    def written(self, path: KeyPath) -> Mapping[str, Any]:
+        """The same as it stands in the file, with the variables not put in."""
+        return _table_in(self._written, path)
 
     def take(self, path: KeyPath, wanted: Mapping[str, Kind]) -> dict[str, Any]:
         """The values of a table that are set and `wanted`, each read by its kind."""
@@ -126,6 +132,12 @@ class Reader:
         return value
 
 
+def _table_in(table: Mapping[str, Any], path: KeyPath) -> Mapping[str, Any]:
+    for name in path:
+        table = table.get(name, {})
+    return table
+
+
 def encodable(text: str) -> bool:
     """Whether a text can be written as UTF-8; one made of undecodable bytes cannot."""
     try:
@@ -141,4 +153,5 @@ def holds_literal_key(value: Any, name: str = "") -> bool:
         return any(holds_literal_key(inner, inner_name) for inner_name, inner in value.items())
     if not isinstance(value, str) or not _SECRET_KEY.search(name):
         return False
-    return _REFERENCE.sub(lambda match: (match["inside"] or "").partition(":-")[2], value).strip() != ""
+    literal = _REFERENCE.sub(lambda match: (match["inside"] or "").partition(":-")[2], value)
+    return _SCHEME.fullmatch(literal) is None

@@ -110,6 +110,7 @@ def _read_server(
             cwd=_expand(_text(entry["cwd"], "cwd"), environ) if entry.get("cwd") else None,
             call_timeout_s=_timeout_s(entry),
             source=path,
+            written=_as_written(command, *_list(entry, "args")),
         )
     if isinstance(url, str) and url and (kind is None or kind in _HTTP):
         expanded = _expand(url, environ)
@@ -121,6 +122,7 @@ def _read_server(
             headers=_texts(entry, "headers", environ),
             call_timeout_s=_timeout_s(entry),
             source=path,
+            written=_as_written(url),
         )
     raise ValueError("it has neither a command nor a url that mead can use")
 
@@ -137,6 +139,10 @@ def _expand(text: str, environ: Mapping[str, str]) -> str:
         return value
 
     return _REFERENCE.sub(resolve, text)
+
+
+def _as_written(*words: str) -> tuple[str, ...]:
+    return words if any(_REFERENCE.search(word) for word in words) else ()
 
 
 def _list(entry: Mapping[str, Any], key: str) -> list[Any]:

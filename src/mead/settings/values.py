@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import platformdirs
 from msgspec import Struct, field
@@ -57,7 +60,9 @@ class SlotSettings(Struct, frozen=True, kw_only=True):
     `provider` is `ollama`, `openai`, `anthropic`, `embedded`, `echo`, the name of an entry point, or a dotted
     path (`package.module:Class`); the last two are made with `provider_options` as keywords. `models` may be
     named by a turn besides `model`. `base_url` is `None` for the provider's usual server. `allow_remote` and
-    `local_networks` (parts of 100.64.0.0/10) say what a local slot may connect to.
+    `local_networks` (parts of 100.64.0.0/10) say what a local slot may connect to. `concurrency` is how many
+    calls run at the same time, `queue` how many calls of one owner may wait for that, `requests_per_minute`
+    how many begin within any 60 seconds; `None` is no limit.
     """
 
     provider: str
@@ -68,6 +73,9 @@ class SlotSettings(Struct, frozen=True, kw_only=True):
     allow_remote: bool = False
     local_networks: tuple[str, ...] = ()
     connect_timeout_s: float = 10.0
+    concurrency: int | None = None
+    queue: int | None = None
+    requests_per_minute: int | None = None
     options: Options = NO_OPTIONS
     provider_options: Mapping[str, object] = field(default_factory=FreeTable)
 
@@ -139,7 +147,9 @@ class McpServerSettings(Struct, frozen=True, kw_only=True):
     `effect` name tools of that class, whatever the server says; `allow`, `deny` and `rules` limit what is
     shown and called. `mode` is the protocol era to begin with. `owner`, where set, is the only one whose
     turns see the server. `source` is the foreign file that it was read from; `problem` says why it cannot be
-    started.
+    started. `found_in` is the working folder, where the settings were found there and nobody named them: a
+    command is then started only once a person has approved it. `written` is the command with its arguments,
+    or the url, as they stand in the file, where variables were put in.
     """
 
     name: str
@@ -167,6 +177,21 @@ class McpServerSettings(Struct, frozen=True, kw_only=True):
     call_timeout_s: float = 60.0
     source: Path | None = None
     problem: str | None = None
+    found_in: Path | None = None
+    written: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        shown = {name: getattr(self, name) for name in self.__struct_fields__ if name != "written"}
+        shown["args"] = tuple(["…" for _ in self.args])  # variables were put in: any may be a secret
+        if self.url is not None:
+            shown["url"] = _host_alone(self.url)
+        return f"McpServerSettings({', '.join([f'{name}={value!r}' for name, value in shown.items()])})"
+
+
+def _host_alone(url: str) -> str:
+    """An address without what may hold a secret: user, path and query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/…"
 
 
 class McpSettings(Struct, frozen=True, kw_only=True):
@@ -192,14 +217,59 @@ class McpSettings(Struct, frozen=True, kw_only=True):
     deny: tuple[str, ...] = ()
 
 
+class PriceSettings(Struct, frozen=True, kw_only=True):
+    """What a model costs, in USD per million tokens.
+
+    `cached` and `cache_write` are for the input tokens that were read from or written to the provider's
+    cache; `None` is the price of `input`. `as_of` is the day on which somebody looked it up.
+    """
+
+    model: str
+    input: Decimal
+    output: Decimal
+    cached: Decimal | None = None
+    cache_write: Decimal | None = None
+    as_of: datetime.date | None = None
+
+
+class BudgetSettings(Struct, frozen=True, kw_only=True):
+    """How much may be spent on the cloud route, in `tokens` or in `usd`; exactly one of them is set.
+
+    `per` is the time that it holds for: a day or a month in UTC, or the life of a session. `tag` limits it to
+    turns with that tag. `owner` limits it to one owner; `"*"` gives each owner the whole of it; `None` counts
+    all owners together.
+    """
+
+    name: str
+    per: Literal["day", "month", "session"]
+    tokens: int | None = None
+    usd: Decimal | None = None
+    tag: str | None = None
+    owner: str | None = None
+
+
+class StorageSettings(Struct, frozen=True, kw_only=True):
+    """Where sessions, journal and ledger are kept: `memory://`, or `sqlite:////folder/mead.db`. `None` leaves
+    the choice to the door: a file in the data folder at the terminal, nothing in the library. Sessions that
+    were not used for `retention_days` are deleted when the store is opened; `None` keeps them."""
+
+    url: str | None = None
+    retention_days: int | None = None
+
+
 class Settings(Struct, frozen=True, kw_only=True):
-    """Everything that can be set. `source` is the file it came from, `warnings` are sentences about it."""
+    """Everything that can be set. `source` is the file it came from, `warnings` are sentences about it.
+    `discovered` says that the file lay in the working folder and nobody named it."""
 
     router: RouterSettings = RouterSettings()
     sessions: SessionSettings = SessionSettings()
     classifier: ClassifierSettings = ClassifierSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
     mcp: McpSettings = McpSettings()
+    prices: tuple[PriceSettings, ...] = ()
+    budgets: tuple[BudgetSettings, ...] = ()
+    storage: StorageSettings = StorageSettings()
     data_folder: Path = field(default_factory=lambda: platformdirs.user_data_path("mead"))
     source: Path | None = None
+    discovered: bool = False
     warnings: tuple[str, ...] = ()
