@@ -77,10 +77,11 @@ async def test_mcp_d09_why_a_server_does_not_start_is_said_with_its_last_words()
         async with hub_of(faulty("exit_at_start")) as hub:
             await down.wait()
             connection = hub.connection("bad")
-            error = connection.error or ""
+            health = connection.health()
 
-    assert "missing API key" in error or connection.state != "down"
-    assert "status 3" in error or connection.state != "down"
+    assert "status 3" in (health.error or "") or health.state != "down"
+    assert "missing API key" in health.why or health.state != "down"
+    assert "missing API key" not in (health.error or "")
 
 
 async def test_mcp_d10_a_connection_that_is_never_answered_is_bounded() -> None:
@@ -287,7 +288,7 @@ async def test_mcp_d14_d15_d19_an_expired_session_fails_one_call_and_is_made_ane
     assert not second.is_error
 
 
-async def test_a_call_to_a_server_that_is_down_fails_at_once_and_says_why(tmp_path: Path) -> None:
+async def test_a_call_to_a_server_that_is_down_fails_at_once_and_keeps_its_words_back(tmp_path: Path) -> None:
     async with hub_of(plain("bad"), folder=tmp_path):
         pass
     gone = McpServerSettings(
@@ -298,8 +299,126 @@ async def test_a_call_to_a_server_that_is_down_fails_at_once_and_says_why(tmp_pa
         output = await call(hub, "bad__echo", text="x")
 
     assert output.is_error
-    assert "no licence" in output.content
-    assert CARRIED_OUT not in output.content
+    assert output.content == "The server bad cannot be used now (down)."
+
+
+TATTLER = """
+import os, sys
+from mead.testing._faulty_server import Server
+
+class Tattler(Server):
+    def receive(self, message):
+        if message.get("method") == "tools/call":
+            print("ValueError: cannot handle", message["params"]["arguments"], file=sys.stderr, flush=True)
+            os._exit(1)
+        super().receive(message)
+
+Tattler("plain", None).run()
+"""
+
+
+async def test_what_a_server_was_sent_reaches_no_other_turn_and_no_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tattler = McpServerSettings(name="bad", command=sys.executable, args=("-c", TATTLER))
+    with watching() as watch:
+        async with hub_of(tattler) as hub:
+            outputs = []
+            for _ in range(3):
+                down = watch("bad", "down")
+                await call(hub, "bad__echo", text="my-private-words")
+                await down.wait()
+                outputs.append(await call(hub, "bad__echo", text="x"))
+                health = hub.connection("bad").health()
+                hub.connection("bad").retry()
+                await changed(hub, lambda: hub.connection("bad").state == "ready")
+
+    assert outputs[0].is_error
+    assert "cannot handle" not in "".join([output.content for output in outputs])
+    assert "cannot handle" not in f"{health}{health.why}{caplog.text}"
+
+
+async def test_a_server_that_hangs_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mead.mcp.hub.TOOLS_WAIT_S", 0.2)
+    monkeypatch.setattr("mead.mcp.hub.NEW_FOR_S", 0.2)
+    clock = asyncio.get_running_loop().time
+    async with McpHub([faulty("hang_init", connect_timeout_s=30.0)]) as hub:
+        await hub.tools_for(EFFECT)
+        began = clock()
+        for _ in range(5):
+            await hub.tools_for(EFFECT)
+
+        assert clock() - began < 0.2
+
+
+async def test_a_server_that_did_not_start_is_not_waited_for_when_it_is_tried_again() -> None:
+    with watching() as watch:
+        down, again = watch("bad", "down"), watch("bad", "connecting")
+        async with McpHub([faulty("die_init", connect_timeout_s=30.0)]) as hub:
+            hub.start()
+            await down.wait()
+            again.clear()
+            await again.wait()
+
+            assert hub.connection("bad").is_settled
+
+
+async def test_a_server_of_another_owner_is_not_waited_for() -> None:
+    async with McpHub([faulty("hang_init", owner="ada")]) as hub:
+        async with asyncio.timeout(1):
+            assert await hub.tools_for(TurnOptions(owner="bob")) == ()
+        assert hub.known_tools(TurnOptions(owner="bob")) == ()
+        assert hub.connection("bad").state == "idle"
+
+
+async def test_the_lists_of_tools_do_not_grow_with_the_owners() -> None:
+    async with hub_of(plain(owner="ada")) as hub:
+        for number in range(100):
+            await hub.tools_for(TurnOptions(tools="effect", owner=f"owner-{number}"))
+        shown = await names(hub, TurnOptions(tools="effect", owner="ada"))
+
+        assert len(hub._visible) == 2
+        assert "good__echo" in shown
+
+
+async def test_a_server_that_asked_for_a_login_is_tried_again_by_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with FaultyHttpServer(status=401) as server:
+        async with hub_of(over_http(server)) as hub:
+            with watching() as watch:
+                again = watch("bad", "connecting")
+                await hub.tools_for(EFFECT)
+                assert not again.is_set(), "not within a minute"
+
+                monkeypatch.setattr("mead.mcp.connection.LOGIN_RETRY_S", 0.0)
+                await hub.tools_for(EFFECT)
+                await again.wait()
+
+
+async def test_pins_that_cannot_be_read_hold_every_server_back(tmp_path: Path) -> None:
+    (tmp_path / "pins.json").write_text("{broken")
+
+    async with hub_of(plain(), folder=tmp_path) as hub:
+        (health,) = hub.health()
+        assert await names(hub) == []
+
+    assert health.state == "misconfigured"
+    assert "put the file right" in (health.error or "")
+
+
+async def test_the_record_of_a_call_names_the_host_alone() -> None:
+    class Keeping(NullScope):
+        def sent(self, record: EgressRecord) -> None:
+            records.append(record)
+
+    records: list[EgressRecord] = []
+    async with FaultyHttpServer() as server:
+        settings = McpServerSettings(name="bad", url=f"{server.url}?key=hidden", trusted=True)
+        async with hub_of(settings) as hub:
+            await call(hub, "bad__echo", TurnOptions(tools="effect", scope=Keeping()), text="x")
+
+    assert records[0].host == server.url.split("/")[2]
 
 
 # Results

@@ -95,12 +95,66 @@ def test_the_file_is_private_and_a_link_is_not_followed(tmp_path: Path) -> None:
     path.rename(tmp_path / "elsewhere.json")
     path.symlink_to(tmp_path / "elsewhere.json")
     assert Pins(folder).known(SERVER) is None
+    assert "it is a link" in (Pins(folder).problem or "")
 
 
-def test_a_broken_file_counts_as_empty(tmp_path: Path) -> None:
+def test_a_broken_file_vouches_for_nothing_and_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "pins.json").write_text("{broken")
+    pins = Pins(tmp_path)
 
-    assert Pins(tmp_path).compare(SERVER, [TOOL]) == []
+    assert "cannot be read" in (pins.problem or "")
+    assert [change.tool for change in pins.compare(SERVER, [TOOL])] == ["add"]
+    pins.approve(SERVER, [TOOL])
+    assert (tmp_path / "pins.json").read_text() == "{broken"
+
+
+def test_a_running_process_keeps_what_another_has_approved(tmp_path: Path) -> None:
+    other = msgspec.structs.replace(SERVER, name="other")
+    running = Pins(tmp_path)
+    running.compare(SERVER, [TOOL])
+    now = msgspec.structs.replace(TOOL, description="new")
+    Pins(tmp_path).approve(SERVER, [now])
+
+    running.approve(other, [TOOL])
+
+    assert Pins(tmp_path).compare(SERVER, [now]) == []
+    assert running.compare(SERVER, [now]) == []
+
+
+def test_what_starts_a_server_is_compared_part_by_part(tmp_path: Path) -> None:
+    pins = Pins(tmp_path)
+    pins.compare(msgspec.structs.replace(SERVER, env={"KEY": "one"}), [TOOL])
+    changed = msgspec.structs.replace(
+        SERVER,
+        args=("--dir", "/secret"),
+        written=("notes-server", "--dir", "${DIR}"),
+        env={"KEY": "two"},
+        cwd="/n",
+    )
+
+    assert pins.start_changed(msgspec.structs.replace(SERVER, env={"KEY": "two"}))
+    assert pins.start_lines(changed) == [
+        "  command: notes-server",
+        "  argument 1: --dir",
+        "- argument 2: /n",
+        "+ argument 2: ${DIR}",
+        "+ folder: /n",
+        "- env KEY: (its value is not shown)",
+        "+ env KEY: (its value is not shown)",
+    ]
+    assert "two" not in (tmp_path / "pins.json").read_text()
+
+
+def test_an_approval_of_a_server_that_was_found_is_good_for_its_folder(tmp_path: Path) -> None:
+    pins = Pins(tmp_path)
+    found = msgspec.structs.replace(SERVER, found_in=Path("/one"))
+    pins.compare(SERVER, [TOOL])
+    assert pins.needs_word(found)
+
+    pins.approve(found, [TOOL])
+
+    assert not pins.needs_word(found)
+    assert pins.needs_word(msgspec.structs.replace(SERVER, found_in=Path("/two")))
 
 
 def test_without_a_folder_pins_live_in_memory() -> None:

@@ -47,6 +47,8 @@ LISTEN_WAIT_S = 2.0
 """How long a server may take to say that it will tell of changes."""
 MAX_PAGES = 50
 STOP_TIMEOUT_S = 8.0
+LOGIN_RETRY_S = 60.0
+"""How long a server that asks for a login is left alone before a turn or a call tries it again."""
 
 _SETTLED: tuple[State, ...] = ("misconfigured", "needs_auth", "changed", "disabled", "stopped")
 _log = logging.getLogger("mead.mcp")
@@ -54,7 +56,11 @@ _log = logging.getLogger("mead.mcp")
 
 class Health(Struct, frozen=True, kw_only=True):
     """How a server is. `since_s` is how long it has been in its state, in seconds; `error` says why it is not
-    ready; `notes` are what was mended or left out of what it sent."""
+    ready; `notes` are what was mended or left out of what it sent.
+
+    `last_words` is the end of what it wrote on stderr, for the person alone: it may quote anything that the
+    server was sent. It is `None` once a call was made.
+    """
 
     name: str
     state: State
@@ -67,6 +73,13 @@ class Health(Struct, frozen=True, kw_only=True):
     restarts: int = 0
     noise: int = 0
     notes: tuple[str, ...] = ()
+    last_words: str | None = None
+
+    @property
+    def why(self) -> str:
+        """Why it is not ready, with its last words: for a person."""
+        said = self.error or ""
+        return f"{said}; it said: {self.last_words}" if self.last_words else said
 
 
 class Connection:
@@ -111,6 +124,9 @@ class Connection:
         self._mode: str = server.mode
         self._notes: list[str] = []
         self._said: str | None = None
+        self._begun: float | None = None
+        self._tried = False
+        self._called = False
         self._look_before_start()
 
     @property
@@ -125,8 +141,13 @@ class Connection:
 
     @property
     def is_settled(self) -> bool:
-        """Whether its tools are known, or it is known that there are none for now."""
-        return bool(self.definitions) or self._settled.is_set()
+        """Whether its tools are known, or it is known that there are none for now: after the first try."""
+        return bool(self.definitions) or self._tried or self._settled.is_set()
+
+    @property
+    def begun_s(self) -> float:
+        """How long ago its first try began, in seconds; 0 before it."""
+        return time.monotonic() - self._begun if self._begun is not None else 0.0
 
     # Life
 
@@ -136,19 +157,38 @@ class Connection:
             self._set_state("disabled")
         elif self.server.problem is not None:
             self._set_state("misconfigured", self.server.problem)
+        elif self._pins.problem is not None:
+            self._set_state("misconfigured", self._pins.problem)
         elif self._pins.start_changed(self.server):
             what = "command line" if self.server.command is not None else "address"
             self._set_state(
                 "changed",
                 f"its {what} is not the one that was approved: mead mcp approve {self.name}",
             )
+        elif self._pins.needs_word(self.server):
+            self._set_state(
+                "changed",
+                "it stands in a mead.toml that was found in the working folder, and nobody has approved that "
+                f"it is started: mead mcp approve {self.name}",
+            )
         elif (pin := self._pins.known(self.server)) is not None:
             self.definitions = tuple(pin.tools.values())
 
     def start(self) -> None:
-        """Starts it if it can be started and was not; does not wait."""
-        if self._owner is None and self._state not in _SETTLED:
-            self._owner = asyncio.get_running_loop().create_task(self._own(), name=f"mcp {self.name}")
+        """Starts it if it can be started and was not; does not wait.
+
+        One that asked for a login is tried again, at most once a minute: there may be tokens by now.
+        """
+        if self._owner is not None and not self._owner.done():
+            return
+        if self._state == "needs_auth":
+            if time.monotonic() - self._since < LOGIN_RETRY_S:
+                return
+        elif self._state in _SETTLED:
+            return
+        if self._begun is None:
+            self._begun = time.monotonic()
+        self._owner = asyncio.get_running_loop().create_task(self._own(), name=f"mcp {self.name}")
 
     def retry(self) -> None:
         """Tries a server that is down again now."""
@@ -178,6 +218,7 @@ class Connection:
         self.changes, self.held_back = (), frozenset()
         if self._state == "changed":
             self._settled.clear()
+            self._tried, self._begun = False, None
             self._set_state("idle")
             self._look_before_start()
         self._on_change()
@@ -209,6 +250,7 @@ class Connection:
         self._restarts += 1
         if isinstance(error, TimeoutError) or error is None:
             self._mode = "legacy"  # some older servers die of a first message that they do not know
+        self._tried = True
         if (state := lasting(error)) is not None:
             self._set_state(state, str(error))
             return False
@@ -227,17 +269,17 @@ class Connection:
         return True
 
     def _why_down(self, error: BaseException | None) -> str:
-        """Why there is no connection, with the last words of a process."""
+        """Why there is no connection. After a call, nothing that may be the server's own words: they may
+        quote what it was sent, and the log and other turns are no place for that."""
         said = "the connection was lost"
         if isinstance(error, TimeoutError):
             said = f"it did not answer within {self.server.connect_timeout_s:g} s"
-        elif error is not None:
+        elif error is not None and (not self._called or isinstance(error, OSError)):
             said = str(error) or type(error).__name__
-        if self._wire is not None:
-            if self._wire.exit_status is not None:
-                said += f" (it ended with status {self._wire.exit_status})"
-            if tail := self._wire.stderr_tail().strip():
-                said += f"; it said: {tail[-300:]}"
+        elif error is not None:
+            said = f"the connection failed ({type(error).__name__})"
+        if self._wire is not None and self._wire.exit_status is not None:
+            said += f" (it ended with status {self._wire.exit_status})"
         return said
 
     async def _serve(self) -> None:
@@ -366,6 +408,8 @@ class Connection:
             self._said = error
             _log.warning("the MCP server %s is down: %s", self.name, error)
         self._state, self.error, self._since = state, error, time.monotonic()
+        if state == "ready":
+            self._tried = True
         if state in ("connecting", "idle"):
             self._settled.clear()
         else:
@@ -390,7 +434,7 @@ class Connection:
                 client = await self._ready_client()
                 if client is None:
                     return CallResult(self._down_text(), is_error=True, kind="server_down")
-                sent = True
+                sent = self._called = True
                 result = await client.session.call_tool(tool, dict(arguments), allow_input_required=True)
         except TimeoutError:
             text = f"{tool} did not answer within {timeout_s:.3g} s."
@@ -417,7 +461,9 @@ class Connection:
         return self._client
 
     def _down_text(self) -> str:
-        return f"The server {self.name} cannot be used now ({self._state}): {self.error or 'no connection'}"
+        # Of a failure of its own, the model is told no more: another turn's arguments may be in it.
+        why = f": {self.error}" if self._state in _SETTLED and self.error else "."
+        return f"The server {self.name} cannot be used now ({self._state}){why}"
 
     def _lost(self, tool: str) -> CallResult:
         if self._wire is not None:
@@ -441,7 +487,14 @@ class Connection:
             restarts=self._restarts,
             noise=wire.noise if wire is not None else 0,
             notes=(*self._notes, *(wire.notes if wire is not None else ())),
+            last_words=self._last_words(),
         )
+
+    def _last_words(self) -> str | None:
+        """What a process wrote on stderr before a start failed; nothing once it was sent a call."""
+        if self._called or self._wire is None or self._state != "down":
+            return None
+        return self._wire.stderr_tail().strip()[-300:] or None
 
 
 async def _first_of(*waits: Coroutine[Any, Any, Any], timeout_s: float | None = None) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -77,11 +78,15 @@ class FunctionEntry:
         return arguments, None
 
     async def run(self, arguments: Mapping[str, object], timeout_s: float | None) -> CallResult:
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task is not None else 0
         try:
             text = await self._function.call(arguments)
-        except asyncio.CancelledError:
+        except (KeyboardInterrupt, GeneratorExit):
             raise
-        except Exception as error:
+        except BaseException as error:  # `sys.exit()` in a tool must not end the loop of everybody's turns
+            if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > cancels):
+                raise
             # Its message is for the model, which sent the arguments; the log holds none of it.
             _log.warning("the tool %s raised %s", self.name, type(error).__name__)
             said = f"The tool failed ({type(error).__name__}: {error}). {_BROKEN_OFF}"
@@ -103,7 +108,7 @@ class ServerEntry:
         self.stays_here = server.reach == "machine"
         self.owner = server.owner
         self.held_back = definition.name in connection.held_back
-        self.where = server.url or f"stdio:{server.name}"
+        self.where = _host_of(server.url) if server.url is not None else f"stdio:{server.name}"
         described = definition.description or definition.title or ""
         self.tool = Tool(self.name, f"[{server.name}] {described}".rstrip(), definition.input_schema)
         self._connection = connection
@@ -139,6 +144,13 @@ class ToolListing(Struct, frozen=True, kw_only=True):
     effect_reason: str
     visible: bool
     reason: str
+
+
+def _host_of(url: str) -> str:
+    """Host and port of an address; the rest of it may hold a key."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
 
 def visible_to(entry: Entry, options: TurnOptions) -> bool:

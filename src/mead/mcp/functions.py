@@ -51,7 +51,7 @@ class FunctionTool:
         if inspect.iscoroutinefunction(self.function):
             result = await self.function(**checked)
         else:
-            result = await asyncio.to_thread(self.function, **checked)
+            result = await asyncio.to_thread(_run, self.function, checked)
         if isinstance(result, str):
             return result
         return "" if result is None else msgspec.json.encode(result, enc_hook=str).decode()
@@ -74,6 +74,14 @@ def function_tool(function: Callable[..., object]) -> FunctionTool:
     if not isinstance(found, FunctionTool):
         raise ValueError(f"{getattr(function, '__name__', function)!r} is not marked with @mead.tool")
     return found
+
+
+def _run(function: Callable[..., object], arguments: Mapping[str, object]) -> object:
+    """Calls a function on a thread. No future can carry a `StopIteration`, so that becomes another error."""
+    try:
+        return function(**arguments)
+    except StopIteration as error:
+        raise RuntimeError(f"StopIteration was raised: {error}") from error
 
 
 def _arguments_type(name: str, function: Callable[..., object]) -> type[Any]:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 TOOLS_WAIT_S = 2.0
 """The longest that `tools_for` waits for servers that have never been seen before."""
+NEW_FOR_S = 10.0
+"""How long after its beginning a server's first try is waited for; after that it counts as one that hangs."""
 _log = logging.getLogger("mead.mcp")
 
 
@@ -60,7 +62,9 @@ class ToolHub:
         self._running = asyncio.Semaphore(self.settings.parallel)
         # What a turn sees depends on its choice and owner alone, so each list is made once; an adapter then
         # knows an unchanged list by its identity and does not encode it again.
-        self._visible: dict[tuple[str | None, str], tuple[Tool, ...]] = {}
+        # Owners without a server of their own share one, so that there are only so many.
+        self._visible: dict[tuple[str | None, str | None], tuple[Tool, ...]] = {}
+        self._owners: frozenset[str | None] = frozenset()
         self._by_name: dict[str, Entry] | None = None
         for function in functions:
             self.add(function)
@@ -148,7 +152,9 @@ class ToolHub:
         try:
             result = await entry.run(arguments, _time_left_s(options))
         finally:
-            await scope.tool_finished(call_id, entry.name, is_error=result.is_error)
+            await scope.tool_finished(
+                call_id, entry.name, is_error=result.is_error, unknown=result.kind in ("lost", "timeout")
+            )
             telemetry.emit(
                 telemetry.TOOL_CALL,
                 {"duration": time.perf_counter() - started},
@@ -208,16 +214,18 @@ class ToolHub:
         """Every tool by the name that models use, whoever may see it."""
         if self._by_name is None:
             self._by_name = {entry.name: entry for entry in self._all_entries()}
+            self._owners = frozenset([entry.owner for entry in self._by_name.values()])
         return self._by_name
 
     def _all_entries(self) -> list[Entry]:
         return [*self._functions.values()]
 
     def _visible_tools(self, options: TurnOptions) -> tuple[Tool, ...]:
-        key = (options.tools, options.owner)
+        entries = self._entries()
+        key = (options.tools, options.owner if options.owner in self._owners else None)
         visible = self._visible.get(key)
         if visible is None:
-            allowed = [e.tool for e in self._entries().values() if self._judge(e, options).allowed]
+            allowed = [e.tool for e in entries.values() if self._judge(e, options).allowed]
             visible = tuple(allowed[: self.settings.max_tools])
             if len(visible) < len(allowed):
                 _log.warning(
@@ -289,15 +297,15 @@ class McpHub(ToolHub):
         await asyncio.gather(*[connection.stop() for connection in self._connections.values()])
 
     async def tools_for(self, options: TurnOptions) -> Sequence[Tool]:
-        """The tools that the turn may see. Waits at most two seconds, for servers that are new; one that is
-        down costs its own tools and nothing else."""
+        """The tools that the turn may see. Waits at most two seconds, for the first try of servers that are
+        new and that its owner sees; one that is down or hangs costs its own tools and nothing else."""
         if options.tools != "none":
-            await self._get_to_know()
+            await self._get_to_know(self._servers_of(options))
         return self._visible_tools(options)
 
     def known_tools(self, options: TurnOptions) -> Sequence[Tool] | None:
         """The same from memory; `None` while a server's tools are not known yet."""
-        if options.tools != "none" and any(not c.is_settled for c in self._connections.values()):
+        if options.tools != "none" and any(not c.is_settled for c in self._servers_of(options)):
             return None
         return self._visible_tools(options)
 
@@ -305,12 +313,18 @@ class McpHub(ToolHub):
         """How each server is, in the order of the settings."""
         return tuple([connection.health() for connection in self._connections.values()])
 
-    async def _get_to_know(self) -> None:
-        new = [c for c in self._connections.values() if not c.is_settled]
+    def _servers_of(self, options: TurnOptions) -> list[Connection]:
+        return [c for c in self._connections.values() if c.server.owner in (None, options.owner)]
+
+    async def _get_to_know(self, connections: Sequence[Connection]) -> None:
+        new = [c for c in connections if not c.is_settled]
+        for connection in connections:
+            if connection in new or connection.state == "needs_auth":
+                connection.start()
+        # A server that hangs is not waited for by every turn that comes meanwhile.
+        new = [c for c in new if c.begun_s < NEW_FOR_S]
         if not new:
             return
-        for connection in new:
-            connection.start()
         waits = [asyncio.ensure_future(connection.settled()) for connection in new]
         try:
             await asyncio.wait(waits, timeout=TOOLS_WAIT_S)
