@@ -39,15 +39,12 @@ async def stream_turn(session_id: str, text: str, **turn: Unpack[TurnKeywords]) 
     queue: asyncio.Queue[TurnEvent | None] = asyncio.Queue()
 
     async def pump(runtime: Runtime) -> None:
-        try:
-            async with contextlib.aclosing(runtime.stream_turn(session_id, text, **turn)) as events:
-                async for event in events:
-                    here.call_soon_threadsafe(queue.put_nowait, event)
-        finally:
-            with contextlib.suppress(RuntimeError):  # the reader's loop may be closed by now
-                here.call_soon_threadsafe(queue.put_nowait, None)
+        async with contextlib.aclosing(runtime.stream_turn(session_id, text, **turn)) as events:
+            async for event in events:
+                here.call_soon_threadsafe(queue.put_nowait, event)
 
     pumping = asyncio.ensure_future(_on_default(pump))
+    pumping.add_done_callback(lambda _: queue.put_nowait(None))  # also where the default runtime is closed
     try:
         while (event := await queue.get()) is not None:
             yield event

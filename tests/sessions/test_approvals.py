@@ -322,3 +322,67 @@ async def test_an_approver_that_raises_has_approved_nothing() -> None:
 
     assert answer.text == "a pity"
     assert bell.rung == []
+
+
+class Pusher:
+    """A tool whose optional argument makes it dangerous."""
+
+    def __init__(self) -> None:
+        self.pushed: list[tuple[str, bool]] = []
+
+        @mead.tool(effect=True)
+        def push(branch: str, force: bool = False) -> str:
+            "Pushes a branch."
+            self.pushed.append((branch, force))
+            return "pushed"
+
+        self.tool = push
+
+
+async def test_for_the_session_does_not_hold_for_a_call_with_one_more_argument() -> None:
+    pusher, person = Pusher(), Person("session", "no")
+    provider = ScriptedProvider(
+        calls("push", branch="main"), calls("push", branch="main", force=True), "a pity"
+    )
+    async with mead.Runtime(slots=slots(provider), tools=[pusher.tool], approver=person) as opened:
+        session_id = await opened.start_session()
+        (await opened.submit_turn(session_id, "push", route="local", tools="effect")).unwrap()
+
+    assert pusher.pushed == [("main", False)]
+    assert [dict(request.arguments) for request in person.asked][1] == {"branch": "main", "force": True}
+
+
+@pytest.mark.parametrize("only", [("hwo",), ("how", "when"), "how", ["how"], (1,)])
+async def test_a_rule_that_names_no_arguments_of_the_call_holds_once(only: object) -> None:
+    bell, person = Bell(), Person("session", "no", only=only)  # type: ignore[arg-type]  # that is the point
+    provider = ScriptedProvider(calls("ring", how="loud"), calls("ring", how="soft"), "done")
+
+    await run(provider, bell, person)
+
+    assert bell.rung == ["loud"]
+    assert len(person.asked) == 2
+
+
+async def test_an_empty_rule_covers_every_call_of_the_tool() -> None:
+    bell, person = Bell(), Person("session", only=())
+    provider = ScriptedProvider(calls("ring", how="loud"), calls("ring", how="soft", times=2), "done")
+
+    await run(provider, bell, person)
+
+    assert bell.rung == ["loud", "soft"]
+    assert len(person.asked) == 1
+
+
+async def test_an_approver_that_returns_no_approval_has_approved_nothing() -> None:
+    bell = Bell()
+
+    async def careless(request: ApprovalRequest) -> Approval:
+        return True  # type: ignore[return-value]  # that is the point
+
+    provider = ScriptedProvider(calls("ring", how="loud"), "a pity")
+    async with mead.Runtime(slots=slots(provider), tools=[bell.tool], approver=careless) as opened:
+        session_id = await opened.start_session()
+        answer = (await opened.submit_turn(session_id, "ring", route="local", tools="effect")).unwrap()
+
+    assert answer.text == "a pity"
+    assert bell.rung == []

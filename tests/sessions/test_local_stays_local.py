@@ -242,3 +242,34 @@ async def test_r16_a_sessions_private_system_prompt_keeps_its_turns_local() -> N
     assert isinstance(forced, Err)
     assert forced.reason.tag == "private_content"
     assert cloud.requests == []
+
+
+async def test_r10_what_a_tool_told_the_local_model_reaches_the_cloud_model_in_no_words() -> None:
+    @mead.tool(effect=False)
+    def diary() -> str:
+        "Reads the diary."
+        return "I quit my job on Tuesday."
+
+    local = ScriptedProvider(
+        Reply(content=(ToolUseBlock("a", "diary", {}),), stop_reason="tool_use"),
+        "diary answered: I quit my job on Tuesday.",
+    )
+    cloud = ScriptedProvider(otherwise="cloud")
+    async with runtime(local, cloud, tools=[diary]) as opened:
+        session_id = await opened.start_session()
+        answer = (await opened.submit_turn(session_id, "what is in it?")).unwrap()
+        (await opened.submit_turn(session_id, "and now?", route="cloud", tools="none")).unwrap()
+
+    assert (answer.route, answer.label) == ("local", "local_only")
+    assert "quit" not in as_sent(cloud.requests[0])
+
+
+async def test_r16_an_easy_turn_without_tools_stays_shareable() -> None:
+    local, cloud = ScriptedProvider(otherwise="hello"), ScriptedProvider(otherwise="cloud")
+    async with runtime(local, cloud, tools=[look]) as opened:
+        session_id = await opened.start_session()
+        answer = (await opened.submit_turn(session_id, "hi there")).unwrap()
+        (await opened.submit_turn(session_id, "and now?", route="cloud")).unwrap()
+
+    assert (answer.route, answer.label) == ("local", "shareable")
+    assert "hi there" in as_sent(cloud.requests[0])

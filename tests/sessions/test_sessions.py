@@ -32,7 +32,7 @@ from mead.core.result import Err, Ok, Result
 from mead.core.turns import Answer, Turn
 from mead.settings import SessionSettings
 from mead.testing import ProviderRequest, ScriptedProvider, calls
-from support import heard, runtime
+from support import heard, runtime, slots
 
 LOCAL: mead.core.options.RouteChoice = "local"
 
@@ -542,6 +542,26 @@ async def test_s9_the_nearest_options_win_turn_session_slot_runtime() -> None:
     assert sent.system == "be kind"
 
 
+@pytest.mark.parametrize(
+    "session, sent",
+    [
+        ({}, "of the settings"),
+        ({"system": "of the session"}, "of the session"),
+        ({"options": Options(system="of its options", seed=1)}, "of its options"),
+    ],
+)
+async def test_s9_a_session_without_a_system_prompt_has_that_of_the_settings(
+    session: dict[str, object], sent: str
+) -> None:
+    provider = ScriptedProvider(otherwise="ok")
+    async with runtime(provider, sessions=SessionSettings(system="of the settings")) as opened:
+        session_id = await opened.start_session(**session)  # type: ignore[arg-type]  # by name
+        await opened.submit_turn(session_id, "hello", route=LOCAL)
+        await opened.submit_turn(session_id, "hello", route=LOCAL, options=Options(system="of the turn"))
+
+    assert [request.options.system for request in provider.requests] == [sent, "of the turn"]
+
+
 async def test_s9_python_functions_are_tools() -> None:
     @mead.tool(effect=False)
     def add(first: int, second: int = 1) -> int:
@@ -660,6 +680,62 @@ async def test_closing_ends_every_turn_and_takes_no_new_one() -> None:
         await opened.start_session()
 
 
+async def test_cancelling_the_closing_does_not_cancel_those_who_wait_for_their_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cancelled = asyncio.Event()
+    release = asyncio.Event()
+
+    async def slow_to_end(request: ProviderRequest) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            await release.wait()
+        return "late"
+
+    async with runtime(ScriptedProvider(slow_to_end)) as opened:
+        session_id = await opened.start_session()
+        running = asyncio.create_task(opened.submit_turn(session_id, "one", route=LOCAL))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(opened.aclose())
+        await cancelled.wait()
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        release.set()
+
+        assert await running == Err(ShuttingDown())
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1])
+async def test_a_sessions_timeout_must_be_over_0(timeout_s: float) -> None:
+    async with runtime(ScriptedProvider()) as opened:
+        with pytest.raises(ValueError, match="turn_timeout_s"):
+            await opened.start_session(turn_timeout_s=timeout_s)
+
+
+def test_tools_beside_a_hub_are_a_mistake() -> None:
+    @mead.tool(effect=False)
+    def look() -> str:
+        "Looks."
+        return "seen"
+
+    with pytest.raises(ValueError, match="not both"):
+        mead.Runtime(hub=mead.NoHub(), tools=[look])
+
+
+async def test_s10_explain_shows_what_the_owner_would_see() -> None:
+    class OwnersHub(mead.NoHub):
+        def known_tools(self, options: TurnOptions) -> list[mead.Tool]:
+            return [mead.Tool(f"tool_of_{options.owner}", None, {})]
+
+    opened = mead.Runtime(slots=slots(ScriptedProvider()), hub=OwnersHub())
+    decision = (await opened.for_owner("ada").explain("hello", route=LOCAL)).unwrap()
+
+    assert isinstance(decision, mead.Decision)
+    assert decision.tools == ("tool_of_ada",)
+
+
 async def test_d61_leaving_a_stream_cancels_its_turn() -> None:
     gate = Gate()
     async with runtime(ScriptedProvider(gate, "next")) as opened:
@@ -692,7 +768,8 @@ async def test_input_that_cannot_be_a_turn_is_refused_with_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    "turn", [{"route": "cluod"}, {"tools": "all"}, {"busy": "wait"}, {"turn_timeout_s": -1}]
+    "turn",
+    [{"route": "cluod"}, {"tools": "all"}, {"busy": "wait"}, {"turn_timeout_s": -1}, {"turn_timeout_s": 0}],
 )
 async def test_a_word_that_is_none_is_the_callers_mistake(turn: dict[str, object]) -> None:
     async with runtime(ScriptedProvider()) as opened:

@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import mead
-from mead.core.reasons import Cancelled, NoSuchSession
+from mead.core.reasons import Cancelled, NoSuchSession, ShuttingDown
 from mead.core.result import Err
 from mead.sessions.default import close_default
+from mead.sessions.sync import BackgroundLoop
 from mead.testing import ProviderRequest, ScriptedProvider
 from support import slots
 
@@ -135,6 +136,145 @@ def test_after_closing_it_says_so() -> None:
 
     with pytest.raises(RuntimeError, match="closed"):
         made.start_session()
+
+
+class Waiting:
+    """A handler whose turns wait for ever. `asked` counts those that have begun."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+
+    async def handle_turn(self, turns, state, options):  # type: ignore[no-untyped-def]  # any handler
+        self.asked.release()
+        await asyncio.Event().wait()
+
+
+def test_closing_while_other_threads_wait_ends_their_turns_and_leaves_nobody_waiting() -> None:
+    handler = Waiting()
+    made = mead.SyncRuntime(lambda: mead.Runtime(handler=handler))
+    sessions = [made.start_session() for _ in range(4)]
+
+    def read(session_id: str) -> object:
+        return list(made.stream_turn(session_id, "hello"))[-1].result  # type: ignore[union-attr]  # Finished comes last
+
+    with ThreadPoolExecutor(8) as pool:
+        turns = [pool.submit(made.submit_turn, session_id, "hello") for session_id in sessions[:2]]
+        turns += [pool.submit(read, session_id) for session_id in sessions[2:]]  # type: ignore[arg-type]  # as above
+        for _ in sessions:
+            assert handler.asked.acquire(timeout=10)
+        closing = [pool.submit(made.close) for _ in range(3)]
+
+        assert [future.result(10) for future in closing] == [None] * 3
+        assert [future.result(10) for future in turns] == [Err(ShuttingDown())] * 4
+    with pytest.raises(RuntimeError, match="closed"):
+        made.start_session()
+
+
+def test_threads_that_call_while_it_is_closed_get_an_answer_or_are_told() -> None:
+    made = mead.SyncRuntime(mead.Runtime)
+    start = threading.Barrier(5)
+
+    def call() -> str:
+        start.wait(10)
+        try:
+            while True:
+                made.start_session()
+        except RuntimeError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(call) for _ in range(4)]
+        start.wait(10)
+        made.close()
+
+        assert [future.result(10) for future in calls] == ["the runtime is closed"] * 4
+
+
+def test_what_is_outstanding_when_the_loop_is_closed_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mead.sessions.sync._CANCEL_TIMEOUT_S", 0.01)
+    background = BackgroundLoop()
+    stubborn = threading.Event()
+
+    async def ignore_the_cancel() -> None:
+        while True:
+            try:
+                stubborn.set()
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+    future = background.submit(ignore_the_cancel())
+    assert stubborn.wait(10)
+    background.close()
+
+    with pytest.raises(RuntimeError, match="closed"):
+        background.result(future)
+
+
+def test_a_call_fails_and_does_not_hang_when_the_thread_of_the_loop_has_died() -> None:
+    async def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    async def answer() -> str:
+        return "alive"
+
+    threading.excepthook, before = lambda _: None, threading.excepthook
+    try:
+        background = BackgroundLoop()
+        with pytest.raises((KeyboardInterrupt, RuntimeError)):
+            background.call(interrupt())
+        background._thread.join(10)
+    finally:
+        threading.excepthook = before
+
+    with pytest.raises(RuntimeError, match="closed"):
+        background.call(answer())
+    background.close()
+    background.close()
+
+
+def test_a_call_that_exits_is_told_to_its_caller_and_the_loop_goes_on() -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def answer() -> str:
+        return "alive"
+
+    background = BackgroundLoop()
+    try:
+        with pytest.raises(SystemExit):
+            background.call(leave())
+        assert background.call(answer()) == "alive"
+    finally:
+        background.close()
+
+
+def test_it_cannot_be_closed_from_its_own_loop() -> None:
+    said: list[str] = []
+
+    class Closing(mead.EchoHandler):
+        async def handle_turn(self, turns, state, options):  # type: ignore[no-untyped-def]  # as its base
+            try:
+                made.close()
+            except RuntimeError as error:
+                said.append(str(error))
+            return await super().handle_turn(turns, state, options)
+
+    with mead.SyncRuntime(lambda: mead.Runtime(handler=Closing())) as made:
+        made.submit_turn(made.start_session(), "hello").unwrap()
+
+    assert said == ["SyncRuntime cannot be closed from its own loop"]
+
+
+async def test_an_awaited_stream_ends_when_the_default_runtime_is_closed() -> None:
+    handler = Waiting()
+    mead.configure(make=lambda: mead.Runtime(handler=handler))
+    session_id = await mead.aio.start_session()
+    reading = asyncio.create_task(anext(aiter(mead.aio.stream_turn(session_id, "one"))))
+    assert await asyncio.to_thread(handler.asked.acquire, timeout=10)
+    await asyncio.to_thread(close_default)
+
+    assert await reading == mead.Finished(Err(ShuttingDown()))
 
 
 def test_a_runtime_that_cannot_be_made_raises_and_leaves_no_thread() -> None:

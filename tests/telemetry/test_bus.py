@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -50,6 +51,37 @@ def test_a_handler_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) ->
     assert seen == [telemetry.TURN]
     assert "ValueError" in caplog.text
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError(), SystemExit(3), GeneratorExit()], ids=repr)
+def test_whatever_a_handler_raises_the_others_are_called(
+    raised: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+
+    def broken(event: telemetry.Event) -> None:
+        raise raised
+
+    detach_broken = telemetry.attach(broken, telemetry.TURN)
+    detach = telemetry.attach(lambda event: seen.append(event.name), telemetry.TURN)
+    telemetry.emit(telemetry.TURN, {}, {})
+    detach_broken()
+    detach()
+
+    assert seen == [telemetry.TURN]
+    assert type(raised).__name__ in caplog.text
+
+
+def test_a_keyboard_interrupt_of_a_handler_goes_on_up() -> None:
+    def interrupted(event: telemetry.Event) -> None:
+        raise KeyboardInterrupt
+
+    detach = telemetry.attach(interrupted, telemetry.TURN)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            telemetry.emit(telemetry.TURN, {}, {})
+    finally:
+        detach()
 
 
 def test_the_same_handler_attached_twice_is_called_twice_and_detached_one_by_one() -> None:

@@ -8,11 +8,13 @@ begins with the user and ends with the assistant, every call in it is answered.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar, overload
+from typing import NamedTuple, TypeVar, overload
 
 import msgspec
 
 from mead.core.messages import (
+    DocumentBlock,
+    ImageBlock,
     Message,
     TextBlock,
     ToolResultBlock,
@@ -26,6 +28,16 @@ from mead.core.repair import encodable, repair
 _encode = msgspec.json.encode
 _decode = msgspec.json.Decoder(list[Message]).decode
 _Piece = TypeVar("_Piece")
+
+
+class Size(NamedTuple):
+    """How large some messages are: the bytes of their text as JSON, how many images they show, how many
+    documents that are no text they attach, and the bytes of these in base64."""
+
+    text_bytes: int
+    images: int = 0
+    documents: int = 0
+    document_bytes: int = 0
 
 
 class EncodedMessages:
@@ -51,6 +63,27 @@ class EncodedMessages:
             self._variants[key] = make(self.decode())
         return self._variants[key]  # type: ignore[return-value]  # a key always means the same `make`
 
+    @property
+    def size(self) -> Size:
+        """How large they are, attachments told apart from text."""
+        return Size(len(self.data)) if self.plain else self.variant("size", self._size)
+
+    @property
+    def has_results(self) -> bool:
+        """Whether they end with what tools have answered."""
+        return not self.plain and self.variant("has_results", _ends_with_results)
+
+    def _size(self, messages: list[Message]) -> Size:
+        blocks = [block for message in messages for block in blocks_of(message)]
+        images = [_base64_bytes(block) for block in blocks if isinstance(block, ImageBlock)]
+        attached = [block for block in blocks if isinstance(block, DocumentBlock)]
+        texts = [block for block in attached if _is_text(block)]
+        documents = [_base64_bytes(block) for block in attached if not _is_text(block)]
+        # A text that is attached is sent as what it is, a quarter shorter than its base64.
+        spared = sum([_base64_bytes(block) - len(block.data) for block in texts])
+        text_bytes = len(self.data) - sum(images) - sum(documents) - spared
+        return Size(max(0, text_bytes), len(images), len(documents), sum(documents))
+
     def texts_only(self) -> EncodedMessages:
         """The same piece without tool calls, tool results and vendor blocks (R10)."""
         return self if self.plain else self.variant("texts_only", lambda m: encode(_without_tools(m)))
@@ -63,6 +96,18 @@ class EncodedMessages:
 
     def __repr__(self) -> str:
         return f"EncodedMessages({len(self.data)} bytes)"
+
+
+def _ends_with_results(messages: list[Message]) -> bool:
+    return bool(messages) and any(isinstance(block, ToolResultBlock) for block in blocks_of(messages[-1]))
+
+
+def _is_text(block: DocumentBlock) -> bool:
+    return block.media_type.startswith("text/")
+
+
+def _base64_bytes(block: ImageBlock | DocumentBlock) -> int:
+    return -(-len(block.data) // 3) * 4
 
 
 def encode(messages: Iterable[Message]) -> EncodedMessages:

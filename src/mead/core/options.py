@@ -73,7 +73,8 @@ class TurnOptions(Struct, frozen=True, kw_only=True):
 
     `tools`: `None` shows the tools that only read, `"effect"` also those with side effects, `"none"` no
     tool. `allow_private` lets a turn that is forced to the cloud carry private content. The router fills in
-    `taint` and `private` (whether the turn is `local_only`) for the hub.
+    `taint` and `private` (whether the turn is `local_only`) for the hub. `note` is something that the local
+    model is told besides; a repeat of a turn under its `idempotency_key` gives the first one's result.
     """
 
     route: RouteChoice = "auto"
@@ -89,3 +90,5 @@ class TurnOptions(Struct, frozen=True, kw_only=True):
     scope: Scope = NULL_SCOPE
     taint: Taint | None = None
     private: bool = False
+    note: str | None = None
+    idempotency_key: str | None = None

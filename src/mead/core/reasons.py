@@ -2,7 +2,7 @@
 in results, events, logs, exit messages and HTTP bodies.
 
 `detail` is a sentence for a person (often the server's own words). It never holds a key, nor text of the
-conversation: adapters clean it with `mead.providers._detail`.
+conversation: adapters clean it with `mead.providers._errors`.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class NoSuchSession(Reason, frozen=True):
 
 
 class SessionBusy(Reason, frozen=True):
-    """Another turn runs and the caller asked not to wait."""
+    """Another turn runs and the caller asked not to wait, or too many wait already."""
 
 
 class IdempotencyConflict(Reason, frozen=True):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from msgspec import Struct
 
 if TYPE_CHECKING:
+    from mead.core.options import Route
     from mead.core.usage import Usage
 
 
@@ -36,7 +37,7 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     """One provider call: `number` counts from 1 within the turn."""
 
     number: int
-    route: str
+    route: Route
     provider: str
     model: str | None
 
@@ -57,9 +58,10 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
 class Approval(Struct, frozen=True, kw_only=True):
     """A person's answer to an `ApprovalRequest`.
 
-    `once` holds for this call, `session` for every call of the tool in the session whose arguments are equal
-    in those that `only` names (all of them if it is `None`), `no` for this call, `never` for every call of
-    the tool in the session.
+    `once` holds for this call, `session` for every call of the tool in the session with the very same
+    arguments, or, where `only` names some of them, with arguments that are equal in those; an `only` that
+    names others counts as `once`. `no` holds for this call, `never` for every call of the tool in the
+    session.
     """
 
     decision: Literal["once", "session", "no", "never"]
@@ -107,8 +109,8 @@ class Scope(Protocol):
     async def tool_started(self, call_id: str, name: str, *, effect: bool) -> None:
         """A tool call is about to be made."""
 
-    async def tool_finished(self, call_id: str, name: str, *, is_error: bool) -> None:
-        """A tool call is over."""
+    async def tool_finished(self, call_id: str, name: str, *, is_error: bool, unknown: bool = False) -> None:
+        """A tool call is over. `unknown` says that nobody knows whether it was carried out."""
 
     async def ask_approval(self, request: ApprovalRequest) -> bool:
         """Asks a person; the turn's clock stands still meanwhile. `False` where there is nobody to ask."""
@@ -131,7 +133,9 @@ class NullScope:
 
     async def tool_started(self, call_id: str, name: str, *, effect: bool) -> None: ...
 
-    async def tool_finished(self, call_id: str, name: str, *, is_error: bool) -> None: ...
+    async def tool_finished(
+        self, call_id: str, name: str, *, is_error: bool, unknown: bool = False
+    ) -> None: ...
 
     async def ask_approval(self, request: ApprovalRequest) -> bool:
         return False

@@ -97,7 +97,8 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     `messages` is the whole exchange, the person's message included. `stop_reason` is `max_tokens` when the
     limit cut the text off. `left_out` counts the oldest turns that did not fit the model's context. `state`,
-    where set, becomes the session's handler state.
+    where set, becomes the session's handler state; `told_note` says that the model was told the options'
+    `note`.
     """
 
     text: str
@@ -110,11 +111,16 @@ class Answer(Struct, frozen=True, kw_only=True):
     left_out: int = 0
     warnings: tuple[str, ...] = ()
     state: object = UNSET
+    told_note: bool = False
 
     @property
     def route(self) -> Route | None:
         """The route that the turn took; `None` if its handler has none."""
         return self.decision.route if self.decision else None
+
+
+TurnResult: TypeAlias = Result[Answer, TurnReason]
+"""What a turn comes to."""
 
 
 class Handler(Protocol):

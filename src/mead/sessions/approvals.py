@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
@@ -13,18 +14,23 @@ from mead.core.scope import Approval, ApprovalRequest
 Approver: TypeAlias = Callable[[ApprovalRequest], Awaitable[Approval]]
 """Asks a person. A coroutine function; it may take its time, within the limit of the settings."""
 
+_log = logging.getLogger("mead.sessions")
+
 
 class Grant(Struct, frozen=True):
-    """A standing answer of a session: the tool, with these arguments (any, if there are none), may or may not
-    be called."""
+    """A standing answer of a session: the tool, with these arguments, may or may not be called. `exact` says
+    that a call with any other argument is another one."""
 
     tool: str
     arguments: Mapping[str, object]
     allowed: bool
+    exact: bool = False
 
     def covers(self, request: ApprovalRequest) -> bool:
         """Whether it answers the request."""
-        return self.tool == request.tool and all(
+        if self.tool != request.tool or (self.exact and len(request.arguments) != len(self.arguments)):
+            return False
+        return all(
             name in request.arguments and request.arguments[name] == value
             for name, value in self.arguments.items()
         )
@@ -32,18 +38,30 @@ class Grant(Struct, frozen=True):
     def __str__(self) -> str:
         rule = ", ".join([f"{name} = {value!r}" for name, value in self.arguments.items()])
         verb = "may be called" if self.allowed else "may not be called"
-        return f"{self.tool} {verb}" + (f" with {rule}" if rule else "")
+        with_what = f" with {rule}" if rule else " without arguments" if self.exact else ""
+        return f"{self.tool} {verb}{with_what}"
 
 
 def grant_of(request: ApprovalRequest, approval: Approval) -> Grant | None:
-    """The standing answer that an approval makes, if it makes one."""
+    """The standing answer that an approval makes, if it makes one.
+
+    An `only` that is no tuple of the request's arguments makes none: it counts as `once`, because a rule that
+    was misspelled would cover more than the person meant.
+    """
     if approval.decision == "never":
         return Grant(request.tool, {}, allowed=False)
     if approval.decision != "session":
         return None
-    names = request.arguments if approval.only is None else approval.only
-    kept = {name: request.arguments[name] for name in names if name in request.arguments}
-    return Grant(request.tool, kept, allowed=True)
+    if approval.only is None:
+        return Grant(request.tool, dict(request.arguments), allowed=True, exact=True)
+    if not _names_arguments(approval.only, request):
+        _log.warning("an approval of %s names what is no argument of the call: it holds once", request.tool)
+        return None
+    return Grant(request.tool, {name: request.arguments[name] for name in approval.only}, allowed=True)
+
+
+def _names_arguments(only: object, request: ApprovalRequest) -> bool:
+    return isinstance(only, tuple) and all(isinstance(n, str) and n in request.arguments for n in only)
 
 
 def standing_answer(grants: list[Grant], request: ApprovalRequest) -> bool | None:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
@@ -18,19 +18,21 @@ from msgspec import Struct
 from mead import telemetry
 from mead.core.options import TurnOptions
 from mead.core.reasons import Cancelled, Crashed, Interrupted, ShuttingDown, Timeout, TurnReason
-from mead.core.result import Err, Ok, Result
+from mead.core.result import Err, Ok
 from mead.core.scope import Approval, ApprovalRequest, CallRecord, EgressRecord
-from mead.core.turns import Answer, Handler, Turn
+from mead.core.turns import Handler, Turn, TurnResult
 from mead.core.usage import Usage
+from mead.sessions._results import HandlerError, checked_result
 from mead.sessions.approvals import Approver, Question, grant_of, standing_answer
 from mead.sessions.events import ApprovalNeeded, Delta, ToolCalled, ToolReturned, TurnEvent
+from mead.sessions.journal import Begin, TurnJournal
+from mead.storage import Fenced, StoreError
 
 if TYPE_CHECKING:
     from mead.core.conversation import EncodedMessages
     from mead.sessions.session import Session
 
 EndCause: TypeAlias = Literal["timeout", "cancelled", "interrupted", "shutting_down", "queue_timeout"]
-TurnResult: TypeAlias = Result[Answer, TurnReason]
 
 ABANDON_AFTER_S = 1.0
 """How long a cancelled task may take to end before it is left to itself (S3)."""
@@ -45,6 +47,10 @@ class SentRecord(Struct, frozen=True, kw_only=True, gc=False):
     turn: int
     owner: str
     record: EgressRecord
+
+
+_CONCLUDING: set[asyncio.Task[None]] = set()
+"""Ends of abandoned turns that are being written down: the loop itself keeps no task alive."""
 
 
 class Asks(Struct, frozen=True, kw_only=True):
@@ -63,7 +69,8 @@ class TurnRun:
     """A submitted turn. It is also the turn's `Scope`: what the router reports comes here.
 
     `result` resolves to the turn's result. `on_event`, where given, gets the previews of a streamed turn;
-    `on_sent` gets what leaves this machine for it; `asks` says who approves its tool calls.
+    `on_sent` gets what leaves this machine for it; `asks` says who approves its tool calls,
+    `journal` makes what it is written down with.
     """
 
     __slots__ = (
@@ -71,12 +78,15 @@ class TurnRun:
         "_asking",
         "_asks",
         "_cause",
+        "_journal",
+        "_keeps",
         "_loop",
         "_on_event",
         "_on_sent",
         "_queued_at",
         "_session",
         "_started_at",
+        "_stopped_by",
         "_task",
         "_timer",
         "deadline",
@@ -86,6 +96,7 @@ class TurnRun:
         "options",
         "result",
         "timeout_s",
+        "waiting",
     )
 
     def __init__(
@@ -99,6 +110,7 @@ class TurnRun:
         on_sent: Callable[[SentRecord], None],
         on_event: Callable[[TurnEvent], None] | None = None,
         asks: Asks = NOBODY,
+        journal: Callable[[TurnOptions], TurnJournal] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._session = session
@@ -119,13 +131,18 @@ class TurnRun:
             session_id=session.session_id,
             owner=session.owner,
             turn=number,
+            tags=tuple(dict.fromkeys([*session.tags, *options.tags])),
             scope=self,
         )
         self.number = number
+        self._keeps = True
+        self._stopped_by: TurnReason | None = None
+        self._journal = None if journal is None else journal(self.options)
         self.timeout_s = timeout_s
         self.result: asyncio.Future[TurnResult] = self._loop.create_future()
         self.deadline: float | None = None
         self.fenced = False
+        self.waiting = 0
 
     # Its life
 
@@ -133,72 +150,135 @@ class TurnRun:
         """Starts the clock of the wait before the turn, which is not the turn's own (S3)."""
         self._timer = self._loop.call_later(limit_s, self.end, "queue_timeout")
 
-    def start(self, handler: Handler, turns: Sequence[Turn], state: object) -> None:
+    def start(self, handler: Handler) -> None:
         """Begins the turn: its clock runs from now."""
         if self._timer is not None:
             self._timer.cancel()
         self._started_at = time.perf_counter()
         self.deadline = self._loop.time() + self.timeout_s
         self._timer = self._loop.call_at(self.deadline, self.end, "timeout")
-        self._task = self._loop.create_task(self._run(handler, turns, state))
+        self._task = self._loop.create_task(self._run(handler))
 
     def end(self, cause: EndCause) -> None:
-        """Ends the turn from outside. Its task gets a second to clean up; then it is abandoned."""
+        """Ends the turn from outside. Its task gets a second to clean up; then it is abandoned. A turn whose
+        end is being written down is not touched any more."""
         if self.fenced or self._cause is not None:
             return
         self._cause = cause
         if self._task is None:
-            self._finish(Err(_REASONS[cause]))
+            self._fence()
+            self._settle(Err(_REASONS[cause]))
             return
         self._task.cancel(cause)
         self._abandon_timer = self._loop.call_later(ABANDON_AFTER_S, self._abandon)
 
-    async def _run(self, handler: Handler, turns: Sequence[Turn], state: object) -> None:
+    async def _run(self, handler: Handler) -> None:
         result: TurnResult
         try:
-            result = _checked(await handler.handle_turn(turns, state, self.options))
+            result = await self._answer(handler)
         except asyncio.CancelledError as error:
-            result = Err(Crashed(error="CancelledError"), cause=error)
-        except Exception as error:
+            result = Err(self._stopped_by or Crashed(error="CancelledError"), cause=error)
+        except StoreError as error:
+            result = Err(Crashed(error="StoreError", detail=str(error)), cause=error)
+        except HandlerError as error:
+            result = Err(Crashed(error="TypeError", detail=str(error)), cause=error)
+        except KeyboardInterrupt as error:
+            await self._finish(Err(Crashed(error="KeyboardInterrupt"), cause=error))
+            raise
+        except GeneratorExit:  # the task itself is thrown away: nothing can be awaited any more
+            if self._fence() and not self._loop.is_closed():
+                self._settle(Err(Crashed(error="GeneratorExit")))
+            raise
+        except BaseException as error:  # SystemExit too: a turn may not end the program it runs in
             _log_crash(self._session.session_id, self.number, error)
             result = Err(Crashed(error=type(error).__name__), cause=error)
+        await self._finish(result)
+
+    async def _finish(self, result: TurnResult) -> None:
+        """The end of the task, where the turn was not abandoned before."""
         if self._cause is not None:  # a handler that finished all the same came too late
             result = Err(_REASONS[self._cause])
-        self._finish(result)
+        if self._fence():
+            await self._conclude(result)
+
+    async def _answer(self, handler: Handler) -> TurnResult:
+        """Claims the session, where there is a store, and lets the handler answer."""
+        session = self._session
+        if self._journal is not None:
+            begun = await self._journal.begin(self.number)
+            if not isinstance(begun, Begin):
+                self._keeps = False  # an earlier turn's result, or none at all
+                return begun
+            self.number = begun.number
+            if begun.reload:
+                await session.reload()
+            self.options = msgspec.structs.replace(self.options, turn=self.number, note=begun.note)
+        newest = Turn(messages=self.newest, number=self.number, label="shareable", owner=session.owner)
+        return checked_result(
+            await handler.handle_turn([*session.turns, newest], session.state, self.options)
+        )
 
     def _abandon(self) -> None:
         session_id = self._session.session_id
         _log.warning("turn %s/%d ignores its cancellation and is abandoned", session_id, self.number)
         assert self._cause is not None
-        self._finish(Err(_REASONS[self._cause]))
+        if self._fence():
+            concluding = self._loop.create_task(self._conclude(Err(_REASONS[self._cause])))
+            _CONCLUDING.add(concluding)
+            concluding.add_done_callback(_CONCLUDING.discard)
 
-    def _finish(self, result: TurnResult) -> None:
+    def _fence(self) -> bool:
+        """Nothing that the turn's task does from now on counts. False if that was so already."""
         if self.fenced:
-            return
+            return False
         self.fenced = True
         for timer in (self._timer, self._abandon_timer):
             if timer is not None:
                 timer.cancel()
-        self._session.on_end(self, result)
-        self._tell(result)
-        if not self.result.done():
-            self.result.set_result(result)
+        return True
+
+    async def _conclude(self, result: TurnResult) -> None:
+        """Writes the end down, where there is a store, and tells it."""
+        written = result
+        try:
+            if self._journal is not None and self._journal.has_begun:
+                written = Err(Crashed(error="CancelledError"))  # unless the write comes to its end
+                told = isinstance(result, Ok) and result.value.told_note
+                written = await self._journal.end(result, self.turn_of(result), told=told)
+        except Exception as error:
+            _log_crash(self._session.session_id, self.number, error)
+            written = Err(Crashed(error=type(error).__name__), cause=error)
+        finally:
+            self._settle(written)
+
+    def turn_of(self, result: TurnResult) -> Turn | None:
+        """What of the turn enters the history; `None` for one that failed, or was answered before."""
+        if not (isinstance(result, Ok) and self._keeps):
+            return None
+        answer = result.value
+        return Turn(
+            messages=answer.messages,
+            number=self.number,
+            route=answer.route,
+            label=answer.label,
+            owner=self._session.owner,
+            usage=answer.usage,
+        )
+
+    def _settle(self, result: TurnResult) -> None:
+        try:
+            self._session.on_end(self, result)
+            self._tell(result)
+        finally:  # whatever happens, nobody waits for ever
+            if not self.result.done():
+                self.result.set_result(result)
 
     def _tell(self, result: TurnResult) -> None:
-        if not telemetry.listened(telemetry.TURN):
-            return
         now = time.perf_counter()
         started = now if self._started_at is None else self._started_at
-        telemetry.emit(
-            telemetry.TURN,
-            {"duration": now - started, "queued": started - self._queued_at},
-            {
-                "session_id": self._session.session_id,
-                "owner": self._session.owner,
-                "turn": self.number,
-                "status": "ok" if isinstance(result, Ok) else "error",
-                "reason": None if isinstance(result, Ok) else result.reason.tag,
-            },
+        reason = None if isinstance(result, Ok) else result.reason
+        tell_turn(
+            self._session, self.number, reason, duration_s=now - started, queued_s=started - self._queued_at
         )
 
     # Its scope
@@ -213,21 +293,35 @@ class TurnRun:
 
     def sent(self, record: EgressRecord) -> None:
         session = self._session
+        if self._journal is not None:
+            self._journal.sent(record)
         self._on_sent(
             SentRecord(session_id=session.session_id, turn=self.number, owner=session.owner, record=record)
         )
 
     async def call_opened(self, call: CallRecord) -> None:
         self._check_fence()
+        if call.route == "cloud" and self.options.allow_private and call.number == 1:
+            await self._audited("declassification", self._session.session_id, {"allowed": "allow_private"})
+        if self._journal is not None:
+            await self._written(self._journal.open_call(call))
+            self._check_fence()
 
-    async def call_closed(self, call: CallRecord, usage: Usage | None, status: str) -> None: ...
+    async def call_closed(self, call: CallRecord, usage: Usage | None, status: str) -> None:
+        if self._journal is not None:
+            await self._written(self._journal.close_call(call, usage, status))
 
     async def tool_started(self, call_id: str, name: str, *, effect: bool) -> None:
         self._check_fence()
+        if self._journal is not None:
+            await self._written(self._journal.start_tool(call_id, name, effect=effect))
+            self._check_fence()
         if self._on_event is not None:
             self._on_event(ToolCalled(name, effect))
 
-    async def tool_finished(self, call_id: str, name: str, *, is_error: bool) -> None:
+    async def tool_finished(self, call_id: str, name: str, *, is_error: bool, unknown: bool = False) -> None:
+        if self._journal is not None:
+            await self._written(self._journal.finish_tool(call_id, is_error=is_error, unknown=unknown))
         if self._on_event is not None and not self.fenced:
             self._on_event(ToolReturned(name, is_error))
 
@@ -245,8 +339,13 @@ class TurnRun:
                 if (grant := grant_of(request, approval)) is not None:
                     self._session.grants.append(grant)
                 answered = approval.decision in ("once", "session")
+                await self._audited("approval", request.tool, {"decision": approval.decision})
         self._check_fence()
         return answered
+
+    async def _audited(self, action: str, subject: str, details: Mapping[str, str]) -> None:
+        if self._journal is not None and self._journal.has_begun:
+            await self._written(self._journal.audit(action, subject, details))
 
     async def _ask(self, request: ApprovalRequest) -> Approval:
         """Asks whoever there is, while the turn's clock stands still. No answer in time is a no."""
@@ -256,11 +355,11 @@ class TurnRun:
         try:
             async with asyncio.timeout(self._asks.timeout_s):
                 if self._asks.approver is not None:
-                    return await self._asks.approver(request)
+                    return _checked_approval(await self._asks.approver(request))
                 question = Question()
                 assert self._on_event is not None  # only a streamed turn has a reader
                 self._on_event(ApprovalNeeded(request, question.answer))
-                return await question.wait()
+                return _checked_approval(await question.wait())
         except TimeoutError:
             return _NO
         except Exception as error:
@@ -283,9 +382,22 @@ class TurnRun:
         if self._cause is None and not self.fenced:
             self._timer = self._loop.call_at(self.deadline, self.end, "timeout")
 
+    async def _written(self, work: Awaitable[None]) -> None:
+        """Waits for a write of the journal. A turn that cannot be written down, or whose session somebody
+        else has taken over, stops where it is: nothing in it may take that for a failure of its own."""
+        try:
+            await work
+        except Fenced:
+            self._stopped_by = Interrupted(detail="the session was taken over, or deleted")
+        except StoreError as error:
+            self._stopped_by = Crashed(error="StoreError", detail=str(error))
+        else:
+            return
+        raise asyncio.CancelledError("the turn cannot be written down")
+
     def _check_fence(self) -> None:
-        """Stops an abandoned task before it does anything more."""
-        if self.fenced:
+        """Stops a task whose turn is ending, or was abandoned, before it does anything more."""
+        if self.fenced or self._cause is not None:
             raise asyncio.CancelledError("the turn is over")
 
 
@@ -298,14 +410,38 @@ _REASONS: dict[EndCause, TurnReason] = {
 }
 
 
-def _checked(result: object) -> TurnResult:
-    """What a handler returned. Raises `TypeError` for what is no result: handlers are other people's code."""
-    if isinstance(result, Err) or (isinstance(result, Ok) and isinstance(result.value, Answer)):
-        return result  # an Err of anything: its reason is the handler's own
-    raise TypeError(f"handle_turn() must return Ok(Answer) or Err, not {type(result).__name__}")
+def tell_turn(
+    session: Session,
+    number: int | None,
+    reason: TurnReason | None,
+    *,
+    duration_s: float = 0.0,
+    queued_s: float = 0.0,
+) -> None:
+    """Emits the event of a turn that ended (T2). `number` is `None` for one that was refused."""
+    if not telemetry.listened(telemetry.TURN):
+        return
+    telemetry.emit(
+        telemetry.TURN,
+        {"duration": duration_s, "queued": queued_s},
+        {
+            "session_id": session.session_id,
+            "owner": session.owner,
+            "turn": number,
+            "status": "ok" if reason is None else "error",
+            "reason": None if reason is None else reason.tag,
+        },
+    )
 
 
-def _log_crash(session_id: str, number: int, error: Exception) -> None:
+def _checked_approval(approval: object) -> Approval:
+    """What a person's side returned; a `True`, say, is no approval."""
+    if not isinstance(approval, Approval):
+        raise TypeError("an approver must return an Approval")
+    return approval
+
+
+def _log_crash(session_id: str, number: int, error: BaseException) -> None:
     """Logs where it crashed. The exception's message is left out: it may quote the conversation (T3)."""
     stack = "".join(traceback.format_tb(error.__traceback__))
     _log.error("turn %s/%d crashed with %s\n%s", session_id, number, type(error).__name__, stack)

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from msgspec import UNSET
 
 from mead.core.conversation import encode
 from mead.core.messages import Message, ToolResultBlock, blocks_of
-from mead.core.options import NO_OPTIONS, BusyPolicy, Options, Route
-from mead.core.reasons import SessionBusy
+from mead.core.options import NO_OPTIONS, BusyPolicy, Options
+from mead.core.reasons import SessionBusy, TurnReason
 from mead.core.repair import repair
 from mead.core.result import Err, Ok
-from mead.core.turns import Handler, Turn
+from mead.core.turns import Handler, Turn, TurnResult
 from mead.sessions.approvals import Grant
-from mead.sessions.run import EndCause, TurnResult, TurnRun
+from mead.sessions.run import EndCause, TurnRun, tell_turn
+
+_ReasonT = TypeVar("_ReasonT", bound=TurnReason)
+
+MAX_WAITING = 1_000
+"""How many turns may wait in a session; the next one is refused."""
 
 
 class Session:
-    """The history and the waiting turns of one conversation. An idle one holds no task and no timer."""
+    """The history and the waiting turns of one conversation. An idle one holds no task and no timer.
+
+    `version` is the store's count of its changes; `load` reads it anew. `unended` is the number and the epoch
+    of a turn whose end the store could not take.
+    """
 
     __slots__ = (
         "_grants",
+        "_load",
         "_queue",
+        "_replacing",
         "_running",
         "busy",
         "handler",
@@ -35,6 +48,8 @@ class Session:
         "tags",
         "turn_timeout_s",
         "turns",
+        "unended",
+        "version",
     )
 
     def __init__(
@@ -49,6 +64,8 @@ class Session:
         state: object = None,
         turns: Sequence[Turn] = (),
         tags: tuple[str, ...] = (),
+        version: int = 0,
+        load: Callable[[], Awaitable[tuple[list[Turn], object, int]]] | None = None,
     ) -> None:
         self.session_id = session_id
         self.owner = owner
@@ -59,9 +76,13 @@ class Session:
         self.state = state
         self.turns = list(turns)
         self.tags = tags
-        self.last_number = len(self.turns)
+        self.last_number = max([turn.number for turn in self.turns], default=0)
+        self.version = version
+        self.unended: tuple[int, int] | None = None
+        self._load = load
         self._running: TurnRun | None = None
         self._queue: deque[TurnRun] | None = None
+        self._replacing: TurnRun | None = None
         self._grants: list[Grant] | None = None
 
     @property
@@ -71,32 +92,47 @@ class Session:
             self._grants = []
         return self._grants
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no turn runs or waits."""
-        return self._running is None and not self._queue
+    def keyed(self, key: str) -> TurnRun | None:
+        """The turn under an idempotency key that runs or waits here, if there is one."""
+        runs = [*([self._running] if self._running else []), *(self._queue or ())]
+        return next((run for run in runs if run.options.idempotency_key == key), None)
 
     def next_number(self) -> int:
         """The number of a turn that is about to be submitted."""
         self.last_number += 1
         return self.last_number
 
-    def submit(self, run: TurnRun, busy: BusyPolicy, queue_timeout_s: float) -> Err[SessionBusy] | None:
-        """Starts the turn, or has it wait its turn, or refuses it; see S6."""
+    def refusal(self, busy: BusyPolicy) -> SessionBusy | None:
+        """Why a turn cannot be submitted now; `None` if it can (S6)."""
         if self._running is None:
-            self._start(run)
             return None
         if busy == "reject":
-            return Err(SessionBusy(detail="another turn of the session is running"))
+            return SessionBusy(detail="another turn of the session is running")
+        if busy == "queue" and self._queue is not None and len(self._queue) >= MAX_WAITING:
+            return SessionBusy(detail=f"{MAX_WAITING:,} turns of the session are waiting already")
+        return None
+
+    def refuse(self, reason: _ReasonT) -> Err[_ReasonT]:
+        """Tells of a turn that is not taken: it has an event (T2), and no number."""
+        tell_turn(self, None, reason)
+        return Err(reason)
+
+    def submit(self, run: TurnRun, busy: BusyPolicy, queue_timeout_s: float) -> None:
+        """Starts the turn, or has it wait its turn, or puts it in place of the running one (S6)."""
+        if self._running is None:
+            self._start(run)
+            return
         if self._queue is None:
             self._queue = deque()
         run.wait_in_queue(queue_timeout_s)
         if busy == "interrupt":
+            if self._replacing is not None and self._replacing in self._queue:
+                self._replacing.end("interrupted")  # it has waited for the same place
+            self._replacing = run
             self._queue.appendleft(run)
             self._running.end("interrupted")
         else:
             self._queue.append(run)
-        return None
 
     def end_running(self, cause: EndCause) -> bool:
         """Ends the turn that is running, if one is."""
@@ -115,20 +151,11 @@ class Session:
 
     def on_end(self, run: TurnRun, result: TurnResult) -> None:
         """Commits a turn that succeeded, and starts the next one."""
-        if isinstance(result, Ok):
-            answer = result.value
-            self.turns.append(
-                Turn(
-                    messages=answer.messages,
-                    number=run.number,
-                    route=answer.route,
-                    label=answer.label,
-                    owner=self.owner,
-                    usage=answer.usage,
-                )
-            )
-            if answer.state is not UNSET:
-                self.state = answer.state
+        if isinstance(result, Ok) and (turn := run.turn_of(result)) is not None:
+            self.turns.append(turn)
+            self.last_number = max(self.last_number, turn.number)
+            if result.value.state is not UNSET:
+                self.state = result.value.state
         if run is self._running:
             self._running = None
             if self._queue:
@@ -138,11 +165,24 @@ class Session:
 
     def _start(self, run: TurnRun) -> None:
         self._running = run
-        newest = Turn(messages=run.newest, number=run.number, label="shareable", owner=self.owner)
-        run.start(self.handler, [*self.turns, newest], self.state)
+        if run is self._replacing:
+            self._replacing = None
+        run.start(self.handler)
+
+    async def reload(self) -> None:
+        """Takes over what another process has made of the session in the store."""
+        assert self._load is not None  # only a stored session changes elsewhere
+        self.turns, self.state, self.version = await self._load()
 
 
-def imported(messages: Sequence[Message], *, owner: str, route: Route | None = None) -> list[Turn]:
+def new_session_id() -> str:
+    """An id for a session. It never begins with a dash: a command line would take it for an option."""
+    while (made := secrets.token_urlsafe(12)).startswith("-"):
+        pass
+    return made
+
+
+def imported(messages: Sequence[Message], *, owner: str) -> list[Turn]:
     """A history that came from elsewhere, as turns. Nobody knows where it has been: it is `local_only`."""
     turns: list[Turn] = []
     pending: list[Message] = []
@@ -151,13 +191,13 @@ def imported(messages: Sequence[Message], *, owner: str, route: Route | None = N
             isinstance(block, ToolResultBlock) for block in blocks_of(message)
         )
         if begins and pending:
-            turns.append(_imported_turn(pending, len(turns) + 1, owner, route))
+            turns.append(_imported_turn(pending, len(turns) + 1, owner))
             pending = []
         pending.append(message)
     if pending:
-        turns.append(_imported_turn(pending, len(turns) + 1, owner, route))
+        turns.append(_imported_turn(pending, len(turns) + 1, owner))
     return turns
 
 
-def _imported_turn(messages: list[Message], number: int, owner: str, route: Route | None) -> Turn:
-    return Turn(messages=encode(messages), number=number, route=route, label="local_only", owner=owner)
+def _imported_turn(messages: list[Message], number: int, owner: str) -> Turn:
+    return Turn(messages=encode(messages), number=number, label="local_only", owner=owner)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
@@ -27,51 +28,124 @@ from mead.settings import load
 
 _T = TypeVar("_T")
 _CLOSE_TIMEOUT_S = 10.0
+_CANCEL_TIMEOUT_S = 1.0
+_CLOSED = "the runtime is closed"
+_log = logging.getLogger("mead.sessions")
 
 
 class BackgroundLoop:
-    """An event loop that runs on a daemon thread until it is closed."""
+    """An event loop that runs on a daemon thread until it is closed. Whoever waits for it gets an answer: the
+    result, or `RuntimeError` when the loop ends before there is one."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._outstanding: set[Future[Any]] = set()
+        self._closing = False
+        self._ended = False
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mead", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        try:
+            while not self._runs_to_its_end():
+                pass
+        finally:
+            self._abandon()
+
+    def _runs_to_its_end(self) -> bool:
+        """Runs the loop until it is stopped. False if something in it has called `sys.exit`, which is meant
+        for a program and breaks the loop off; `KeyboardInterrupt` ends the thread."""
+        try:
+            self.loop.run_forever()
+        except SystemExit:
+            _log.error("something on the loop raised SystemExit; the loop goes on")
+            return False
+        return True
+
+    def _abandon(self) -> None:
+        """Fails whatever is outstanding: nothing runs any more."""
+        with self._lock:
+            self._ended = True
+            outstanding = list(self._outstanding)
+        for future in outstanding:
+            with contextlib.suppress(InvalidStateError):  # it got its result after all
+                future.set_exception(RuntimeError(_CLOSED))
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
         """Begins a coroutine on the loop. Raises `RuntimeError` after closing."""
-        if self.loop.is_closed():
-            work.close()
-            raise RuntimeError("the runtime is closed")
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        return self._submit(work)
+
+    def _submit(self, work: Coroutine[Any, Any, _T], *, last: bool = False) -> Future[_T]:
+        with self._lock:
+            # A forked process has the loop, and not its thread.
+            if self._ended or (self._closing and not last) or not self._thread.is_alive():
+                work.close()
+                raise RuntimeError(_CLOSED)
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+            self._outstanding.add(future)
+        future.add_done_callback(self._forget)
+        return future
+
+    def _forget(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._outstanding.discard(future)
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Runs a coroutine on the loop and waits for it. Ctrl-C in the waiting thread cancels it.
 
-        Raises `RuntimeError` after closing, and from the loop's own thread, which would wait for itself.
+        Raises `RuntimeError` after closing, when the loop ends meanwhile, and from the loop's own
+        thread, which would wait for itself.
         """
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("SyncRuntime cannot be called from its own loop; use Runtime there")
         running = Running(self, work)
         try:
-            return running.begin().result()
+            return self.result(running.begin())
         except BaseException:
             running.cancel()
             raise
 
-    def close(self) -> None:
-        """Cancels what still runs and ends the thread. May be called twice."""
-        if self.loop.is_closed():
+    def result(self, future: Future[_T]) -> _T:
+        """What the coroutine came to, when it has. A cancel that the closing brought is a `RuntimeError`."""
+        try:
+            return future.result()
+        except CancelledError:
+            if self._closing:
+                raise RuntimeError(_CLOSED) from None
+            raise
+
+    def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        """Runs `last`, cancels what still runs and ends the thread. May be called twice, and from several
+        threads: all return when it is closed. Raises `RuntimeError` from the loop's own thread."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("SyncRuntime cannot be closed from its own loop")
+        with self._lock:
+            first, self._closing = not self._closing, True
+        if not first:
+            self._closed.wait()
             return
-        asyncio.run_coroutine_threadsafe(_cancel_others(), self.loop).result(_CLOSE_TIMEOUT_S)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(_CLOSE_TIMEOUT_S)
-        if not self._thread.is_alive():
-            self.loop.close()
+        try:
+            if self._thread.is_alive() and last is not None:
+                self._submit(last(), last=True).result()
+            if self._thread.is_alive():
+                self._submit(_cancel_others(), last=True).result(_CLOSE_TIMEOUT_S)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        try:
+            if self._thread.is_alive():
+                self.loop.call_soon_threadsafe(self.loop.stop)
+                self._thread.join(_CLOSE_TIMEOUT_S)
+            if not self._thread.is_alive() and self._ended:  # a forked process leaves it to its parent
+                self.loop.close()
+            self._abandon()
+        finally:
+            self._closed.set()
 
 
 class Running(Generic[_T]):
@@ -86,9 +160,11 @@ class Running(Generic[_T]):
 
     def begin(self) -> Future[_T]:
         """Begins it. Raises `RuntimeError` after the loop was closed."""
-        if self._background.loop.is_closed():
+        try:
+            return self._background.submit(self._run())
+        except RuntimeError:
             self._work.close()
-        return self._background.submit(self._run())
+            raise
 
     def cancel(self) -> None:
         """Cancels it, from any thread, whether it has begun or not."""
@@ -113,7 +189,7 @@ async def _cancel_others() -> None:
     for task in others:
         task.cancel()
     if others:
-        await asyncio.wait(others, timeout=1.0)
+        await asyncio.wait(others, timeout=_CANCEL_TIMEOUT_S)
     loop = asyncio.get_running_loop()
     await loop.shutdown_asyncgens()
 
@@ -168,10 +244,9 @@ class SyncRuntime:
         self.close()
 
     def close(self) -> None:
-        """Ends every turn, closes the connections, and ends the thread. May be called twice."""
-        if not self._background.loop.is_closed():
-            self._background.call(self._runtime.aclose())
-            self._background.close()
+        """Ends every turn, closes the connections, and ends the thread. May be called twice, and while other
+        threads wait for turns: these end with `shutting_down`; any other call raises `RuntimeError`."""
+        self._background.close(self._runtime.aclose)
 
     def start_session(self, **session: Unpack[SessionKeywords]) -> str:
         return self._background.call(self._runtime.start_session(**session))
@@ -185,27 +260,19 @@ class SyncRuntime:
         self, session_id: str, text: str, **turn: Unpack[TurnKeywords]
     ) -> Generator[TurnEvent, None, None]:
         """Yields the turn's events; leaving the loop early cancels the turn."""
-        queue: SimpleQueue[TurnEvent | BaseException | None] = SimpleQueue()
+        queue: SimpleQueue[TurnEvent | Future[None]] = SimpleQueue()
 
         async def pump() -> None:
-            error: BaseException | None = None
-            try:
-                async with contextlib.aclosing(self._runtime.stream_turn(session_id, text, **turn)) as events:
-                    async for event in events:
-                        queue.put(event)
-            except BaseException as raised:
-                error = raised
-                raise
-            finally:
-                queue.put(error)
+            async with contextlib.aclosing(self._runtime.stream_turn(session_id, text, **turn)) as events:
+                async for event in events:
+                    queue.put(event)
 
         pumping = Running(self._background, pump())
         try:
-            pumping.begin()
-            while (event := queue.get()) is not None:
-                if isinstance(event, BaseException):
-                    raise event
+            pumping.begin().add_done_callback(queue.put)  # also where the loop dies: nobody waits for ever
+            while not isinstance(event := queue.get(), Future):
                 yield event
+            self._background.result(event)
         finally:
             pumping.cancel()
 
@@ -214,6 +281,12 @@ class SyncRuntime:
 
     def stop_session(self, session_id: str) -> bool:
         return self._background.call(self._runtime.stop_session(session_id))
+
+    def delete_owner(self) -> int:
+        return self._background.call(self._runtime.delete_owner())
+
+    def compact(self, session_id: str, **turn: Unpack[TurnKeywords]) -> Result[str, TurnReason]:
+        return self._background.call(self._runtime.compact(session_id, **turn))
 
     def history(self, session_id: str) -> Result[tuple[Turn, ...], NoSuchSession]:
         return self._background.call(self._runtime.history(session_id))

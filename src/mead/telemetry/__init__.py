@@ -51,7 +51,7 @@ def emit(
     measurements: Mapping[str, float | int | None],
     metadata: Mapping[str, str | int | bool | None],
 ) -> None:
-    """Calls the handlers of `name`. Never raises."""
+    """Calls the handlers of `name`. Raises nothing but a `KeyboardInterrupt` of theirs."""
     handlers = _handlers.get(name)
     if not handlers:
         return
@@ -59,7 +59,9 @@ def emit(
     for handler in handlers:
         try:
             handler(event)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             # The exception's own text is left out: it may quote what the handler was working on.
             _log.warning("a handler of %s raised %s", name, type(error).__name__)
 

@@ -12,9 +12,11 @@ secret (T3). Names and fields are stable (`docs/stability.md`).
     `withheld` (how many earlier turns a cloud model was not shown), `withheld_results` (how many tool results
     were kept from it), `left_out` (how many of the oldest turns did not fit the model's context).
 
-`mead.session.turn`: a turn of a session ended, however it ended (T2).
-    measurements: `duration`: from its start; `queued`: the wait before it.
-    metadata: `session_id`, `owner`, `turn` (its number), `status` (`ok`, `error`), `reason`.
+`mead.session.turn`: a turn of a session ended, however it ended, or was refused (T2).
+    measurements: `duration`: from its start; `queued`: the wait before it. Both are zero for one that was
+    refused.
+    metadata: `session_id`, `owner`, `turn` (its number; `None` for one that was refused), `status` (`ok`,
+    `error`), `reason`.
 
 `mead.provider.call`: a provider call of a turn ended.
     measurements: `duration`, `input_tokens`, `output_tokens` (`None` when the provider did not say).

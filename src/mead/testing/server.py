@@ -4,7 +4,8 @@
         client = HttpClient(server.url, slot="local")
 
 Each request takes the next answer, and the last one is given again and again; `server.requests` keeps what
-came in.
+came in. It is no Ollama server: unless a route answers it, the question `/api/show`, which every local slot
+asks, gets a 404 and is kept in `server.questions`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Received(Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(self.body)
 
 
+_SHOW = "/api/show"
 Answering: TypeAlias = "Answer | Callable[[Received], Answer]"
 
 
@@ -75,6 +77,7 @@ class FakeServer:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.requests: list[Received] = []
+        self.questions: list[Received] = []
         self.client_left = asyncio.Event()
         """Set when a client closes its connection in the middle of an answer."""
         self.answering = asyncio.Event()
@@ -119,8 +122,10 @@ class FakeServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while (request := await _read_request(reader)) is not None:
-                self.requests.append(request)
-                if not await self._answer(self._next_answer(request), reader, writer):
+                is_question = request.path.endswith(_SHOW) and request.path not in self._routes
+                (self.questions if is_question else self.requests).append(request)
+                answer = self._next_answer(request)
+                if not await self._answer(answer, reader, writer, is_question=is_question):
                     break
         except (ConnectionError, asyncio.IncompleteReadError):
             self.client_left.set()
@@ -131,12 +136,19 @@ class FakeServer:
 
     def _next_answer(self, request: Received) -> Answer:
         chosen = self._routes.get(request.path)
+        if chosen is None and request.path.endswith(_SHOW):
+            return Answer(status=404)
         if chosen is None:
             chosen = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         return chosen if isinstance(chosen, Answer) else chosen(request)
 
     async def _answer(
-        self, answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        answer: Answer,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        is_question: bool,
     ) -> bool:
         """Sends the answer; whether the connection can serve another request."""
         pieces = [answer.body] if isinstance(answer.body, bytes) else list(answer.body)
@@ -147,7 +159,8 @@ class FakeServer:
             writer.write(piece)
             await writer.drain()
             await asyncio.sleep(0)  # lets the client read the pieces one by one
-        self.answering.set()
+        if not is_question:
+            self.answering.set()
         if answer.end == "whole":
             if answer.chunked:
                 writer.write(b"0\r\n\r\n")
