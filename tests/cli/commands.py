@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from mead.cli import app
 from mead.sessions.sync import BackgroundLoop
 from mead.testing import Answer, FakeServer, sse
+from mead.testing.server import Answering
 
 PATIENCE_S = 30.0
 ECHO = '[router.slots.local]\nprovider = "echo"\n'
@@ -64,7 +65,7 @@ class Servers:
         self._background = BackgroundLoop()
         self._running: list[FakeServer] = []
 
-    def start(self, *answers: Answer, routes: Mapping[str, Answer] | None = None) -> FakeServer:
+    def start(self, *answers: Answering, routes: Mapping[str, Answer] | None = None) -> FakeServer:
         """Starts one; see `FakeServer`."""
         server = FakeServer(*answers, routes=routes)
         self._background.call(server.__aenter__())

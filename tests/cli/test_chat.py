@@ -27,6 +27,7 @@ from cli.commands import (
 from mead.cli import chat
 from mead.cli._prompt import Typed, read_typed
 from mead.sessions.sync import Running
+from mead.testing import Answer, Received
 
 Start = Callable[..., Terminal]
 
@@ -281,8 +282,28 @@ def test_help_names_every_command_that_works() -> None:
     named = [line.split()[0] for line in told.splitlines() if line.startswith("/")]
     unknown = run("chat", text="".join([f"{name}\n" for name in named if name != "/quit"])).stderr
 
-    assert named == ["/route", "/tools", "/model", "/system", "/attach", "/explain", "/new", "/quit"]
+    assert named == [
+        "/route",
+        "/tools",
+        "/model",
+        "/system",
+        "/attach",
+        "/explain",
+        "/compact",
+        "/new",
+        "/quit",
+    ]
     assert "There is no command" not in unknown
+
+
+@pytest.mark.usefixtures("echoing")
+def test_compact_goes_on_from_a_summary_and_the_conversation_is_kept() -> None:
+    told = run("chat", text="/compact\nhello\n/compact\nagain\n").stderr
+    listed = run("sessions", "list").stdout
+
+    assert "Nothing was said yet." in told
+    assert "Going on from a summary" in told
+    assert listed.count("hello") == 2
 
 
 @pytest.mark.parametrize("leave", ["/quit", "/exit"])
@@ -397,6 +418,7 @@ def test_after_ctrl_c_the_next_turn_waits_for_one_that_is_slow_to_end(
 ) -> None:
     (home / "slow.py").write_text(SLOW_TO_END)
     monkeypatch.setenv("PYTHONPATH", str(home))
+    monkeypatch.setenv("MEAD_CONFIG", "mead.toml")
     configure('[router.slots.local]\nprovider = "slow:Slow"\n[sessions]\nbusy = "reject"\n')
     shown = terminal("chat")
 
@@ -434,10 +456,11 @@ def test_ctrl_c_at_the_prompt_throws_the_line_away(
 def test_ctrl_c_at_the_moment_when_a_turn_begins_cancels_it_too(
     servers: Servers, configure: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configure(
-        local_slot(servers.start(streamed_until("", end="hang"), streamed("Fine."))),
-        "[sessions]\nqueue_timeout_s = 1\n",
-    )
+    def answer(request: Received) -> Answer:
+        first = request.json()["messages"][-1]["content"] == "one"  # it may be cancelled before it is sent
+        return streamed_until("", end="hang") if first else streamed("Fine.")
+
+    configure(local_slot(servers.start(answer)), "[sessions]\nqueue_timeout_s = 1\n")
     begin, pressed = Running.begin, [KeyboardInterrupt()]
 
     def interrupted(self: Running[Any]) -> Any:
@@ -554,7 +577,7 @@ def test_a_history_that_is_a_link_is_not_written_through(home: Path, terminal: S
 def test_a_piped_chat_leaves_no_history(home: Path) -> None:
     program("chat", data=b"hello\n")
 
-    assert not (home / "data").exists()
+    assert not (home / "data" / "chat_history").exists()
 
 
 @pytest.mark.usefixtures("echoing")

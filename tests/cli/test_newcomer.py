@@ -359,6 +359,7 @@ def test_a_provider_that_crashes_fails_the_turn_and_says_where(
         "class Broken:\n    async def complete(self, messages, options):\n        raise KeyError('text')\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(home))
+    monkeypatch.setenv("MEAD_CONFIG", "mead.toml")
     configure('[router.slots.local]\nprovider = "broken:Broken"\n')
 
     done = program("ask", "hi")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -11,6 +12,8 @@ import msgspec
 import pytest
 
 from cli.commands import ECHO, Terminal, program, run, run_json
+from mead.cli._approve import ask_person
+from mead.core.scope import ApprovalRequest
 from mead.testing.mcp import FaultyServer
 
 Configure = Callable[..., None]
@@ -22,6 +25,12 @@ def server(name: str, mode: str, argument: str | None = None, **keys: object) ->
     chosen: dict[str, object] = {"command": faulty.command, "args": list(faulty.args), **keys}
     lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in chosen.items()]
     return "\n".join([f"[mcp.servers.{name}]", *lines, ""])
+
+
+@pytest.fixture(autouse=True)
+def named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The person has named the mead.toml of the working folder, so that it may start servers."""
+    monkeypatch.setenv("MEAD_CONFIG", "mead.toml")
 
 
 def test_tools_lists_what_a_turn_sees_and_with_all_why(configure: Configure) -> None:
@@ -201,7 +210,97 @@ def test_a_file_that_merely_lies_in_the_working_folder_starts_nothing(
     assert run("tools", "--all").stdout == ""
 
 
+# A file that nobody named
+
+
+def trap(home: Path, **keys: object) -> str:
+    """A server that leaves a file behind when it is started."""
+    chosen: dict[str, object] = {
+        "command": sys.executable,
+        "args": ["-c", f"open({str(home / 'started')!r}, 'w')"],
+        **keys,
+    }
+    lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in chosen.items()]
+    return "\n".join(["[mcp.servers.trap]", *lines, ""])
+
+
+@pytest.mark.parametrize("command", [("ask", "hi"), ("tools",), ("mcp", "list"), ("doctor",)])
+def test_a_file_that_was_found_starts_no_server_before_a_person_approves(
+    configure: Configure, home: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("MEAD_CONFIG")
+    configure(ECHO, trap(home))
+
+    result = run(*command)
+
+    assert not (home / "started").exists()
+    assert "mead mcp approve trap" in result.output
+
+
+def test_a_server_of_a_file_that_was_found_is_used_once_approved(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MEAD_CONFIG")
+    configure(server("notes", "plain", read=["echo"]))
+
+    before = run("tools")
+    approved = run("mcp", "approve", "notes", "--yes")
+    after = run("tools")
+
+    assert "found in the working folder" in before.stderr
+    assert "+ command: " in approved.stderr
+    assert "✓ notes__echo" in after.stdout
+
+
+def test_a_turn_says_what_servers_wait_for(configure: Configure) -> None:
+    configure(ECHO, server("notes", "plain"))
+    run("tools")
+    configure(ECHO, server("notes", "plain", cwd="."))
+
+    asked = run("ask", "hi")
+    chatted = run("chat", text="hi\n")
+
+    note = "note: the MCP server notes waits for your approval: mead mcp approve notes\n"
+    assert asked.stderr.count(note) == chatted.stderr.count(note) == 1
+    assert asked.stdout == "hi\n"
+
+
+def test_approve_shows_old_and_new_and_no_secret(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTES_TOKEN", "hidden-value")
+    configure(server("notes", "plain"), 'env = {A = "hidden-one"}\n')
+    run("tools")
+    changed = server("notes", "plain", "--token=${NOTES_TOKEN}", cwd=".")
+    configure(changed, 'env = {A = "hidden-two", B = "x"}\n')
+
+    result = run("mcp", "approve", "notes")
+
+    for line in (
+        "+ argument 4: --token=${NOTES_TOKEN}",
+        "+ folder: .",
+        "- env A: ",
+        "+ env A: ",
+        "+ env B: ",
+    ):
+        assert line in result.stderr
+    assert "hidden" not in result.stderr
+
+
 # Approving a call
+
+
+def test_an_argument_is_shown_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    command = "x" * 5000 + "; rm -rf ~"
+    request = ApprovalRequest(tool="run", server=None, arguments={"command": command}, because="it is so")
+
+    with pytest.raises(KeyboardInterrupt):  # nobody answers here
+        ask_person(request)
+
+    assert f"  │ command = {command}\n" in capsys.readouterr().err
 
 
 RINGER = """

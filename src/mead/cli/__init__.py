@@ -12,12 +12,15 @@ import click
 
 _COMMANDS = {
     "ask": "Ask one question; the answer goes to standard output.",
+    "audit": "Show what was done to sessions, and check that nobody changed the record of it.",
     "chat": "Talk with the model.",
     "doctor": "Check the configuration and each model, and say what to do.",
     "explain": "Say where a turn would go and why, without sending anything.",
     "mcp": "Look at the MCP servers, approve their changes, log in to them.",
     "model": "Install the embedded model.",
+    "sessions": "List, show, continue, fork and delete earlier conversations.",
     "tools": "List the tools of the MCP servers, and whether a turn sees them.",
+    "usage": "Show how many tokens the calls took, and what they cost.",
 }
 
 

@@ -11,7 +11,6 @@ import msgspec
 from mead.cli._terminal import is_terminal, safe, say
 from mead.core.scope import Approval, ApprovalRequest
 
-_MAX_VALUE_CHARS = 500
 _ANSWERS = {
     "o": Approval(decision="once"),
     "s": Approval(decision="session"),
@@ -45,11 +44,9 @@ def ask_person(request: ApprovalRequest) -> Approval:
 
 
 def _shown(name: str, value: object) -> str:
+    """An argument, whole: what is not shown cannot be approved."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    text = safe(text)
-    if len(text) > _MAX_VALUE_CHARS:
-        text = f"{text[:_MAX_VALUE_CHARS]} … ({len(text):,} characters in all)"
-    return f"{safe(name)} = {text}"
+    return f"{safe(name)} = {safe(text)}"
 
 
 def _discard_typed() -> None:

@@ -17,8 +17,12 @@ _UNESCAPED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]
 
 def write_json(value: object) -> None:
     """One JSON object on a line of its own."""
-    text = msgspec.json.encode(value).decode()
-    write(_UNESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    write(json_text(msgspec.json.encode(value).decode()))
+
+
+def json_text(text: str) -> str:
+    """JSON with what a terminal would act on as escapes; it means the same."""
+    return _UNESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def answer_json(answer: Answer, session_id: str) -> dict[str, object]:

@@ -7,10 +7,12 @@ from pathlib import Path
 import msgspec
 
 from mead.cli._found import find_local
+from mead.cli._store import store_url
 from mead.cli._terminal import fail_usage, say
 from mead.sessions.runtime import Runtime
 from mead.sessions.sync import SyncRuntime
 from mead.settings import ConfigError, Settings, load
+from mead.storage import StoreError, open_store
 
 TURN_TIMEOUT_S = 300.0
 """A turn's deadline at the terminal where the settings name none: a cold local model is no failure (S3)."""
@@ -61,9 +63,11 @@ def lacks_model(settings: Settings) -> bool:
     return settings.router.handler != "echo" and slots.local is None and slots.cloud is None
 
 
-def open_runtime(settings: Settings) -> SyncRuntime:
-    """The runtime for a command. Ends the program with a sentence where the settings cannot work."""
+def open_runtime(settings: Settings, *, keeps: bool = True) -> SyncRuntime:
+    """The runtime for a command, over the store that the settings name, else the one in the data folder; over
+    one in memory if it `keeps` nothing. Ends the program with a sentence where one of them cannot work."""
+    url = store_url(settings) if keeps else "memory://"
     try:
-        return SyncRuntime(lambda: Runtime(settings))
-    except ConfigError as error:
+        return SyncRuntime(lambda: Runtime(settings, store=open_store(url)))
+    except (ConfigError, StoreError) as error:
         fail_usage(str(error))

@@ -9,8 +9,8 @@ from typing import Unpack
 from mead.cli._approve import ask_person, can_ask
 from mead.cli._terminal import say, say_facts, write_answer
 from mead.core.result import Ok
+from mead.core.turns import TurnResult
 from mead.sessions.events import ApprovalNeeded, Delta, Finished, ToolCalled
-from mead.sessions.run import TurnResult
 from mead.sessions.runtime import TurnKeywords
 from mead.sessions.sync import SyncRuntime
 

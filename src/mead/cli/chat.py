@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os.path
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from mead.cli._input import InputError, join_texts, read_attachment
 from mead.cli._open import command_settings, open_runtime
 from mead.cli._options import ROUTES, TOOLS, conversation_options, turn_keywords
 from mead.cli._prompt import Typed, ask_terminal, input_history, read_typed
+from mead.cli._servers import telling_of_servers
+from mead.cli._store import continued, saying_faults, title_of
 from mead.cli._terminal import TURN_FAILED, describe, fail_usage, is_terminal, say
 from mead.cli._turn import stream_to_terminal
 from mead.core.messages import DocumentBlock, ImageBlock
@@ -26,9 +29,10 @@ _HELP = """\
 /route auto|local|cloud     where turns go
 /tools read|effect|none     which tools the model sees
 /model NAME                 one of the slot's models; without a name, the slot's own
-/system TEXT                the system prompt from the next turn on; without a text, none
+/system TEXT                the system prompt from the next turn on; without a text, that of the settings
 /attach FILE                add a file to the next turn
 /explain TEXT               where a turn would go, without sending it
+/compact                    go on from a summary of this conversation
 /new                        a new conversation
 /quit                       leave (also Ctrl-D)
 A line that ends in \\ goes on in the next one; \"\"\" begins and ends a text of several lines.
@@ -40,13 +44,19 @@ A space before the / makes it a text. Ctrl-C cancels the answer, not the program
 @click.pass_obj
 def command(config: Path | None, /, **options: Any) -> None:
     """Talk with the model."""
+    talk(config, options)
+
+
+def talk(config: Path | None, options: Mapping[str, Any], *, resume: str | None = None) -> None:
+    """Reads and answers until the person leaves. `resume` names a session to go on with."""
     if sys.stdin is None:
         fail_usage('standard input is closed; give one question with: mead ask "…"')
     settings = command_settings(config)
     if options["route"] != "cloud":
         ensure_model(settings)
-    with open_runtime(settings) as runtime:
-        chat = _Chat(runtime, turn_keywords(**options))
+    with saying_faults(), telling_of_servers(), open_runtime(settings) as runtime:
+        session_id = None if resume is None else continued(runtime, resume)
+        chat = _Chat(runtime, turn_keywords(**options), session_id)
         with input_history(settings.data_folder):
             chat.run()
     if chat.failed and not is_terminal(sys.stdin):
@@ -56,14 +66,14 @@ def command(config: Path | None, /, **options: Any) -> None:
 class _Chat:
     """The conversation and what the person has set for it. `failed` is true once a turn has failed."""
 
-    def __init__(self, runtime: SyncRuntime, turn: TurnKeywords) -> None:
+    def __init__(self, runtime: SyncRuntime, turn: TurnKeywords, session_id: str | None) -> None:
         self.failed = False
         self._runtime = runtime
         # A turn that was just cancelled may still be ending: the next one waits for it.
         self._turn = TurnKeywords(**{**turn, "busy": "queue"})
         self._texts: list[str] = []
         self._attachments: list[ImageBlock | DocumentBlock] = []
-        self._session_id = runtime.start_session()
+        self._session_id = session_id  # a conversation in which nothing was said is not kept
 
     def run(self) -> None:
         """Reads and answers until the person leaves."""
@@ -94,6 +104,8 @@ class _Chat:
         turn = TurnKeywords(**{**self._turn, "attachments": self._attachments})
         text = join_texts(text, *self._texts)
         self._texts, self._attachments = [], []
+        if self._session_id is None:
+            self._session_id = self._runtime.start_session(title=title_of(text))
         result = stream_to_terminal(self._runtime, self._session_id, text, **turn)
         if result is None:
             say("cancelled; nothing of this turn was kept")
@@ -115,9 +127,10 @@ class _Chat:
                 self._attach(argument)
             case "explain" if argument:
                 self._explain(argument)
+            case "compact":
+                self._compact()
             case "new":
-                self._runtime.stop_session(self._session_id)
-                self._session_id = self._runtime.start_session()
+                self._session_id = None
                 say("A new conversation.")
             case "attach" | "explain":
                 say(f"/{name} needs {'a file' if name == 'attach' else 'a text'} after it.")
@@ -151,6 +164,18 @@ class _Chat:
         else:
             self._attachments.append(read)
         say(f"{path.name} goes with the next turn.")
+
+    def _compact(self) -> None:
+        if self._session_id is None:
+            say("Nothing was said yet.")
+            return
+        options = TurnKeywords(options=self._turn["options"])
+        result = self._runtime.compact(self._session_id, **options)
+        if isinstance(result, Err):
+            say(f"mead: {describe(result.reason)}")
+            return
+        self._session_id = result.value
+        say("Going on from a summary; the whole conversation is kept: mead sessions list")
 
     def _explain(self, text: str) -> None:
         from mead.cli.explain import lines_of

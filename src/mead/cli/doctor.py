@@ -160,7 +160,7 @@ def _server_check(health: Health) -> Check:
         return Check(what, "warning" if health.notes else "ok", said)
     if health.state == "disabled":
         return Check(what, "empty", "disabled in the settings")
-    return Check(what, "error", f"{health.state}: {health.error}")
+    return Check(what, "error", f"{health.state}: {health.why}")
 
 
 def _look_at_folder(folder: Path) -> Check:

@@ -28,7 +28,7 @@ def command(config: Path | None, /, text: tuple[str, ...], as_json: bool, **opti
     settings = command_settings(config)
     if settings.router.handler == "echo":
         fail_usage('nothing is routed: with handler = "echo" under [router] every turn is echoed')
-    with open_runtime(settings) as runtime:
+    with open_runtime(settings, keeps=False) as runtime:
         result = runtime.explain(question, **turn)
     if isinstance(result, Err):
         if as_json:

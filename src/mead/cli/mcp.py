@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -43,7 +44,7 @@ def list_command(config: Path | None, /, as_json: bool) -> None:
 
 
 def _line_of(server: Health) -> str:
-    said = server.error or ""
+    said = server.why
     if server.state == "ready":
         said = f"{server.tools} tools, protocol {server.protocol}"
     return f"{server.name:<24} {server.state:<14} {said}".rstrip()
@@ -60,12 +61,13 @@ def approve_command(config: Path | None, /, name: str, yes: bool) -> None:
 
     async def approve(hub: McpHub) -> bool:
         connection = hub.connection(name)
-        if connection.state == "changed" and not _approve_start(connection, yes=yes):
+        lines = hub.pins.start_lines(connection.server)
+        if connection.state == "changed" and not _approve_start(connection, lines, yes=yes):
             return False
         connection.start()
         await connection.settled()
         if connection.state != "ready":
-            fail_usage(f"{name} cannot be looked at: {connection.state}: {connection.error}")
+            fail_usage(f"{name} cannot be looked at: {connection.state}: {connection.health().why}")
         if not connection.changes:
             say(f"{name} is as it was approved: {len(connection.definitions)} tools.")
             return True
@@ -83,11 +85,11 @@ def approve_command(config: Path | None, /, name: str, yes: bool) -> None:
         sys.exit(TURN_FAILED)
 
 
-def _approve_start(connection: Connection, *, yes: bool) -> bool:
-    """Asks about the line that starts a server, before anything is started."""
-    server = connection.server
-    line = server.url or " ".join([server.command or "", *server.args])
-    say(f"{server.name} would now be started as: {line}")
+def _approve_start(connection: Connection, lines: Sequence[str], *, yes: bool) -> bool:
+    """Asks about what starts a server, before anything is started: `lines` compare it with what it was."""
+    say(f"{connection.name} would now be started as:")
+    for line in lines:
+        say("\n".join([f"  {part}" for part in line.splitlines()]))
     if not yes and not _confirm("Is that right?"):
         return False
     connection.approve()

@@ -42,7 +42,7 @@ def command(config: Path | None, /, show_all: bool, tools: str, as_json: bool) -
         return
     for health in servers:
         if health.state != "ready":
-            say(f"{health.name}: {health.state}" + (f": {health.error}" if health.error else ""))
+            say(f"{health.name}: {health.state}" + (f": {health.why}" if health.why else ""))
         for note in health.notes:
             say(f"{health.name}: {note}")
     for tool in listed:
