@@ -36,7 +36,7 @@ def _check(answer: str, deltas: int) -> None:
 
 
 @contextmanager
-def _opened_server() -> Iterator[str]:
+def opened_server() -> Iterator[str]:
     server = subprocess.Popen(
         [sys.executable, str(HERE / "mock_server.py")],
         stdin=subprocess.PIPE,
@@ -204,7 +204,7 @@ def main() -> None:
         print(asyncio.run(_bytes_a_session(SIDES[arguments.memory_of]())))
         return
     figures: dict[str, dict[str, Any]] = {}
-    with _opened_server() as base_url:
+    with opened_server() as base_url:
         for name in arguments.only.split(","):
             if name == "W5":
                 figures[name] = _measure_memory()
