@@ -359,6 +359,7 @@ class Replay:
     slot = "cloud"
     allow_remote = False
     host = "replay:443"
+    prefix = ""
 
     def __init__(self, status: int = 200, *pieces: bytes) -> None:
         self._status = status

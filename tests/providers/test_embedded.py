@@ -21,6 +21,7 @@ from mead.core.scope import EgressRecord, NullScope
 from mead.providers.embedded import EmbeddedProvider
 from mead.providers.embedded.model import FILE_NAME
 from mead.providers.embedded.server import EmbeddedServer
+from mead.providers.protocol import answers_with_results
 
 QUESTION = [Message("user", "Say hello.")]
 SHORT = Options(max_tokens=8, temperature=0.0)
@@ -372,3 +373,30 @@ def test_it_works_again_on_another_event_loop(model_folder: Path) -> None:
 
     assert isinstance(asyncio.run(ask(close=True)), Ok)
     assert isinstance(asyncio.run(ask(close=True)), Ok)
+
+
+async def test_closing_while_it_starts_is_a_reason_for_those_who_wait_and_no_cancel() -> None:
+    server = server_of("import sys; sys.stdin.read()")
+    waiting = [asyncio.create_task(server.running(Options())) for _ in range(2)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # the start has begun
+
+    await server.aclose()
+
+    assert [cause_of(await task)[0] for task in waiting] == ["engine", "engine"]
+
+
+async def test_closing_before_a_start_has_begun_leaves_nothing_behind() -> None:
+    server = server_of("print('hello')")
+    waiting = asyncio.create_task(server.running(Options()))
+    await asyncio.sleep(0)
+
+    await server.aclose()
+
+    assert "closed" in cause_of(await waiting)[1]
+    assert "closed" not in (await failing_start(server))[1]
+
+
+def test_only_the_packaged_model_answers_with_the_results_themselves(tmp_path: Path) -> None:
+    assert answers_with_results(EmbeddedProvider(folder=tmp_path))
+    assert not answers_with_results(EmbeddedProvider(tmp_path / "own.gguf", folder=tmp_path))

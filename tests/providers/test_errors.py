@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -272,3 +273,31 @@ def test_a_huge_error_is_cleaned_in_no_time() -> None:
     detail = Sent(talk, system=None, secret=KEY, tools=False).clean("word " * 200_000)
 
     assert detail.strip() == "…"
+
+
+@pytest.mark.parametrize(
+    "code", [KEY, "x" * 65, "two words", "a\nb", "", "<b>", f"x{KEY}", "QX-77-Z9", "é"], ids=repr
+)
+def test_t3_a_code_is_a_short_word_of_the_server_or_none(code: str) -> None:
+    for key in ("code", "type"):
+        error = {"message": "no", key: code}
+
+        assert getattr(reason_of(reply({"error": error}, 400), sent()), "code", "") is None
+        assert getattr(reason_in_body({**error, "status": 500}, sent()), "code", "") is None
+
+
+def test_cleaning_looks_at_a_long_conversation_once_for_text_and_code() -> None:
+    asked = []
+
+    class Counted(list[Message]):
+        def __iter__(self) -> Iterator[Message]:
+            asked.append(1)
+            return super().__iter__()
+
+    long = Sent(Counted(TALK), system=None, secret=KEY, tools=False)
+    error = {"message": "bad input", "code": "bad_input"}
+
+    assert reason_of(reply({"error": error}, 400), long) == InvalidOptions(
+        detail="bad input", code="bad_input"
+    )
+    assert len(asked) == 1

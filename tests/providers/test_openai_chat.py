@@ -627,3 +627,20 @@ async def test_calls_at_the_same_time_do_not_mix() -> None:
 
         texts = [f"text {number}" for number in range(20)]
         assert await asyncio.gather(*map(say, texts)) == texts
+
+
+async def test_two_calls_at_once_and_a_cancelled_one_do_not_lose_what_props_says() -> None:
+    hangs = [Answer(end="hang"), props(tools=False)]
+    routes = {"/props": lambda _: hangs.pop(0) if len(hangs) > 1 else hangs[0]}
+    async with FakeServer(OPENAI.answer(TEXT), routes=routes) as server:
+        async with OPENAI.provider(server) as provider:
+            cancelled = asyncio.create_task(ask(provider, "converse", tools=(WEATHER,)))
+            await server.answering.wait()
+            meanwhile = reason(await ask(provider, "converse", tools=(WEATHER,)))
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
+            afterwards = reason(await ask(provider, "converse", tools=(WEATHER,)))
+
+    assert isinstance(meanwhile, ToolsUnsupported)
+    assert isinstance(afterwards, ToolsUnsupported)
+    assert server.requests_to(OPENAI.path) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -148,3 +150,44 @@ def test_a_masked_value_keeps_its_length_and_hides_its_text(value: str) -> None:
 
     assert len(masked) == len(value)
     assert value[:-2] not in masked or not value[:-2] or set(value[:-2]) == {"•"}
+
+
+REPEATED = [
+    *("SELECT x ", "def a", "class ", "fn a", "private ", "`", "=", "#include", "[", " ", "?", "prove "),
+    *("1 ", "1-", "1", "4111 1111 ", "AA11 ", "AA11 A ", "AB12" + 40 * "C" + " ", "111-11-", "+1 ", "+1(1)"),
+    *("a@", "a.", "a@a.", "a.b@c", "(111) 111-", "@", "-----BEGIN A ", "-----BEGIN ", "-", "sk-", "sk-a-"),
+    *("eyJ-", "eyJ", "eyJaaaaaaaaaa.", "eyJaaaaaaaaaa.eyJ", "xoxb-", "AIza-", "ghp_", "glpat-", "AKIA"),
+    *("password ", "password:", "token is ", "secret key ", "pin = ", "pin", "hero", "Project "),
+]
+
+
+@pytest.mark.parametrize("before", ["", "a@", "password=1 "])
+@pytest.mark.parametrize("repeated", REPEATED)
+def test_no_text_makes_a_look_at_it_slow(before: str, repeated: str) -> None:
+    text = before + repeated * (200_000 // len(repeated)) + "!"
+    started = time.process_time()
+
+    verdict(text)
+
+    # It takes 0.1 s; a pattern whose time grows with the square of the length takes minutes.
+    assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    "kind,text",
+    [
+        ("iban", "PAY TO DE89370400440532013000 AND SAY THANKS"),
+        ("iban", "DE89 3704 0044 0532 0130 00 I think"),
+        ("iban", "it is CH9300762011623852957."),
+        ("iban", "DE89 370400440532013000"),
+        ("api_key", "Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJlMTIz"),
+        ("api_key", "x-eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJlMTIz"),
+    ],
+)
+def test_r16_what_is_private_is_found_at_the_end_of_a_long_text_too(kind: str, text: str) -> None:
+    assert kind in {finding.kind for finding in find("word " * 40_000 + text)}
+
+
+def test_code_makes_a_text_harder() -> None:
+    assert difficulty("SELECT name FROM people") > difficulty("choose a name among people")
+    assert difficulty("word " * 3_000 + "SELECT name FROM people") > difficulty("word " * 3_000)

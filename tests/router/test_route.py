@@ -21,9 +21,12 @@ from mead.core.options import Options, TurnOptions
 from mead.core.reasons import (
     CloudUnavailable,
     HttpStatus,
+    MalformedResponse,
+    MissingApiKey,
     Timeout,
     ToolLoopLimit,
     ToolsUnsupported,
+    Transport,
 )
 from mead.core.result import Err, Ok
 from mead.core.scope import CallRecord, NullScope
@@ -249,6 +252,32 @@ async def test_r07_d33_the_siblings_of_a_bad_call_still_run() -> None:
     ]
 
 
+async def test_r09_no_call_runs_on_when_a_sibling_breaks_off() -> None:
+    ended: list[str] = []
+
+    class Breaking:
+        async def tools_for(self, options: TurnOptions) -> list[Tool]:
+            return [Tool("stop", None, {}), Tool("wait", None, {})]
+
+        async def call_tool(self, name: str, arguments: object, options: TurnOptions) -> ToolOutput:
+            if name == "stop":
+                await asyncio.sleep(0)
+                raise asyncio.CancelledError
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(name)
+            raise AssertionError
+
+    both = (ToolUseBlock("a", "stop", {}), ToolUseBlock("b", "wait", {}))
+    provider = ScriptedProvider(Reply(content=both, stop_reason="tool_use"))
+    turn = asyncio.create_task(route(TURNS, None, LOCAL, slots(provider), Breaking()))  # type: ignore[arg-type]  # a hub
+    await asyncio.wait([turn])
+
+    assert turn.cancelled()
+    assert ended == ["wait"]
+
+
 async def test_r07_a_hub_that_raises_fails_the_call_and_not_the_turn() -> None:
     class BrokenHub(NoHub):
         async def tools_for(self, options: TurnOptions) -> list[Tool]:
@@ -341,7 +370,7 @@ class Brackets(NullScope):
     async def tool_started(self, call_id: str, name: str, *, effect: bool) -> None:
         self.log.append(("started", name))
 
-    async def tool_finished(self, call_id: str, name: str, *, is_error: bool) -> None:
+    async def tool_finished(self, call_id: str, name: str, *, is_error: bool, unknown: bool = False) -> None:
         self.log.append(("finished", is_error))
 
 
@@ -380,6 +409,33 @@ async def test_l1_a_call_that_fails_is_closed_too(step: object, status: str) -> 
     await asyncio.gather(route(TURNS, None, options, slots(provider), NoHub()), return_exceptions=True)
 
     assert scope.log == [("opened", 1), (status, None)]
+
+
+@pytest.mark.parametrize(
+    "step,unknown",
+    [
+        (Timeout(), True),
+        (Timeout(limit="idle"), True),
+        (Transport(cause="cut"), True),
+        (MalformedResponse(), True),
+        (asyncio.CancelledError(), True),
+        (HttpStatus(status=500), False),
+        (Transport(cause="refused"), False),
+        (MissingApiKey(), False),
+    ],
+    ids=repr,
+)
+async def test_l1_r13_a_call_that_was_sent_and_failed_has_cost_nobody_knows_what(
+    step: object, unknown: bool
+) -> None:
+    provider = ScriptedProvider(calls("clock"), step)  # type: ignore[arg-type]  # a step
+    with heard(telemetry.ROUTE) as events:
+        turn = route(TURNS, None, LOCAL, slots(provider), HUB)
+        await asyncio.gather(turn, return_exceptions=True)
+
+    (event,) = events
+    assert event.metadata["tokens_unknown"] is unknown
+    assert event.measurements["input_tokens"] == 1
 
 
 # The event

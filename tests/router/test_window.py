@@ -4,20 +4,40 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mead import telemetry
 from mead.core.conversation import EncodedMessages, encode, encode_user
-from mead.core.messages import Message, ToolResultBlock, ToolUseBlock
+from mead.core.messages import (
+    Block,
+    DocumentBlock,
+    ImageBlock,
+    Message,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    blocks_of,
+)
 from mead.core.options import Options, TurnOptions
 from mead.core.reasons import ContextOverflow
 from mead.core.result import Err
 from mead.core.turns import NoHub, Turn
+from mead.mcp.functions import tool
+from mead.mcp.hub import ToolHub
+from mead.providers.protocol import Reply
 from mead.router import route
-from mead.router.window import ANSWER_TOKENS, BYTES_PER_TOKEN, BYTES_PER_TOKEN_AT_MOST, Fitted, fit
-from mead.testing import ScriptedProvider
+from mead.router.window import (
+    ANSWER_TOKENS,
+    BYTES_PER_TOKEN,
+    BYTES_PER_TOKEN_AT_MOST,
+    Fitted,
+    fit,
+    shorten_results,
+)
+from mead.testing import ScriptedProvider, calls
 from support import heard, newest, past, runtime, slots
 
 LONG = "a turn of some length " * 20  # 440 bytes
@@ -141,3 +161,92 @@ def test_s7_the_embedded_model_keeps_answering(context: int, model_folder: objec
 
 def test_nothing_to_leave_out_is_no_work() -> None:
     assert fit([], encode_user("x"), context_tokens=64, options=Options()) == Fitted([], 0)
+
+
+# Attachments and results
+
+
+@pytest.mark.parametrize(
+    "block", [ImageBlock("image/png", b"x" * 150_000), DocumentBlock("application/pdf", b"x" * 150_000)]
+)
+async def test_an_attachment_counts_as_what_a_model_makes_of_it_and_not_as_text(block: Block) -> None:
+    provider = ScriptedProvider("a cat", context_tokens=8_192)
+    turn = Turn(messages=encode([Message("user", (TextBlock("what is it?"), block))]), label="local_only")
+
+    answer = (await route([past("a", "b"), turn], None, LOCAL, slots(provider), NoHub())).unwrap()
+
+    assert (answer.text, answer.left_out) == ("a cat", 0)
+
+
+def test_an_attached_text_counts_as_text() -> None:
+    text = DocumentBlock("text/plain", b"x" * 150_000)
+    attached = encode([Message("user", (text,))])
+
+    assert 150_000 < attached.size.text_bytes < 150_200
+    assert isinstance(fit([], attached, context_tokens=8_192, options=Options()), ContextOverflow)
+
+
+@tool(effect=True)
+def fetch(number: int = 0) -> str:
+    "Fetches a page."
+    return f"head {number} " + 'a "word" ' * 4_000 + f"tail {number}"
+
+
+@tool(effect=False)
+def short() -> str:
+    "Says a word."
+    return "a word"
+
+
+@pytest.mark.parametrize("names", [["fetch"], ["fetch", "fetch"], ["short", "fetch"]], ids=" ".join)
+async def test_s7_a_long_result_is_cut_to_what_fits_and_the_turn_goes_on(names: list[str]) -> None:
+    asked = tuple([ToolUseBlock(f"c{number}", name, {}) for number, name in enumerate(names)])
+    provider = ScriptedProvider(Reply(content=asked, stop_reason="tool_use"), "done", context_tokens=2_000)
+    options = TurnOptions(route="local", tools="effect")
+
+    answer = (await route([newest("go")], None, options, slots(provider), ToolHub([fetch, short]))).unwrap()
+
+    results = blocks_of(provider.requests[1].messages[-1])
+    assert answer.text == "done"
+    assert len(msgspec.json.encode(provider.requests[1].messages)) < 2_000 * BYTES_PER_TOKEN
+    for name, result in zip(names, results, strict=True):
+        assert isinstance(result, ToolResultBlock)
+        if name == "short":
+            assert result.content == "a word"
+        else:
+            assert result.content.startswith("head 0 a")
+            assert result.content.endswith("tail 0")
+            assert "characters are left out here" in result.content
+            assert len(result.content) > 500
+
+
+@given(st.lists(st.text(max_size=3_000), min_size=1, max_size=4), st.integers(300, 3_000))
+def test_results_are_cut_only_where_they_must_be(texts: list[str], context: int) -> None:
+    ids = [str(number) for number in range(len(texts))]
+    messages = [
+        Message("user", "go"),
+        Message("assistant", tuple([ToolUseBlock(call_id, "f", {}) for call_id in ids])),
+        Message("user", tuple(map(ToolResultBlock, ids, texts))),
+    ]
+    options = Options()
+    size = len(encode(messages).data)
+    room = (context - min(ANSWER_TOKENS, context // 2)) * BYTES_PER_TOKEN
+
+    cut = shorten_results(messages, context_tokens=context, options=options)
+
+    if size <= room:
+        assert cut == messages
+    else:
+        # A note has a length of its own, which alone may be more than there is room for.
+        assert len(encode(cut).data) <= max(room, 1_400)
+
+
+async def test_a_provider_that_answers_with_the_results_gets_them_whole() -> None:
+    provider = ScriptedProvider(calls("fetch"), "done", context_tokens=2_000)
+    provider.answers_with_results = True  # type: ignore[attr-defined]  # what the embedded model says
+    options = TurnOptions(route="local", tools="effect")
+
+    (await route([newest("go")], None, options, slots(provider), ToolHub([fetch]))).unwrap()
+
+    (result,) = blocks_of(provider.requests[1].messages[-1])
+    assert result == ToolResultBlock("call_fetch", fetch())

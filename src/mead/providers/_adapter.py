@@ -137,6 +137,11 @@ class HttpAdapter(ABC):
             reader.whole(result.value.body)
         return reader.result()
 
+    @property
+    def must_stay_here(self) -> bool:
+        """Whether the model must be one that the server runs itself."""
+        return self.client.slot == "local" and not self.client.allow_remote
+
     def missing_key(self) -> MissingApiKey | None:
         """The reason for a key that is needed and not there."""
         if self._needs_key and not self.api_key:

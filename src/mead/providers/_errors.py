@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mead.core.messages import Block, DocumentBlock, ImageBlock, Message, blocks_of
+from mead.core.messages import (
+    Block,
+    DocumentBlock,
+    ImageBlock,
+    Message,
+    TextBlock,
+    ToolResultBlock,
+    blocks_of,
+)
 from mead.core.reasons import (
     HttpStatus,
     InvalidOptions,
@@ -19,12 +27,16 @@ from mead.providers.http import HttpReply
 
 MAX_DETAIL_CHARS = 400
 # What is looked at of a server's message: cleaning takes time, and a server may send megabytes.
-MAX_MESSAGE_CHARS = 1000
+MAX_MESSAGE_CHARS = 600
 
 _WORD = re.compile(r"[\w.+-]{1,64}@[\w.-]{1,64}\w|\w+")
 _BLOB = re.compile(r"[A-Za-z0-9+/=_-]{80,}")
 _WRITTEN_SPACE = re.compile(r"\\[nrt]")
-_ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
+_ESCAPE = re.compile(rb"\\(?:u[0-9a-f]{4}|.)")
+_CODE = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+# What stands between words: in ASCII, and the usual marks and spaces of other scripts as UTF-8.
+_BLANKED = bytes([code if code >= 128 or chr(code).isalnum() or code == 95 else 32 for code in range(256)])
+_OTHER_MARKS = re.compile(rb"\xe2[\x80\x81].|\xc2[\xa0-\xbf]|\xe3\x80.|\xef\xbc[\x80-\x8f]", re.DOTALL)
 
 _NO_TOOLS = re.compile(
     "|".join(
@@ -65,7 +77,7 @@ _STATUS_OF_TYPE = {
 class Sent:
     """What a request carried, so that an error text that quotes it can be cleaned (T3)."""
 
-    __slots__ = ("_messages", "_secret", "_system", "tools")
+    __slots__ = ("_messages", "_secret", "_system", "_words", "tools")
 
     def __init__(
         self, messages: Sequence[Message], *, system: str | None, secret: str | None, tools: bool
@@ -73,6 +85,7 @@ class Sent:
         self._messages = messages
         self._system = system
         self._secret = secret
+        self._words: bytes | None = None
         self.tools = tools
 
     def clean(self, detail: str) -> str:
@@ -81,9 +94,20 @@ class Sent:
             detail = detail.replace(self._secret, "…")
         detail = _WRITTEN_SPACE.sub(" ", _BLOB.sub("…", detail[:MAX_MESSAGE_CHARS]))
         detail = "".join([ch if ch.isprintable() else " " for ch in detail])
-        shown = [_shown(block) for message in self._messages for block in blocks_of(message)]
-        conversation = b" ".join([*shown, (self._system or "").encode()])
-        return _without_quotes(" ".join(detail.split()), _words(conversation))[:MAX_DETAIL_CHARS]
+        return _without_quotes(" ".join(detail.split()), self._conversation())[:MAX_DETAIL_CHARS]
+
+    def clean_code(self, code: str | None) -> str | None:
+        """A server's short word for an error; `None` for what is none, or quotes what must not be told."""
+        if code is None or _CODE.fullmatch(code) is None or self.clean(code) != code:
+            return None
+        return code
+
+    def _conversation(self) -> bytes:
+        """The words of all that was sent. Found out where a server complains, not before."""
+        if self._words is None:
+            shown = [_shown(block) for message in self._messages for block in blocks_of(message)]
+            self._words = _words(b" ".join([*shown, (self._system or "").encode(errors="replace")]))
+        return self._words
 
 
 def _shown(block: Block) -> bytes:
@@ -93,26 +117,41 @@ def _shown(block: Block) -> bytes:
             return b""
         case DocumentBlock():
             return block.data if block.media_type.startswith("text/") else b""
+        case TextBlock():
+            return block.text.encode(errors="replace")
+        case ToolResultBlock():
+            return block.content.encode(errors="replace")
         case _:
-            return msgspec.json.encode(block)
+            return _ESCAPE.sub(b" ", msgspec.json.encode(block))
 
 
-def _words(encoded: bytes) -> str:
-    """The words of a JSON text, without its punctuation and escapes."""
-    return " ".join(_WORD.findall(_ESCAPE.sub(" ", encoded.decode(errors="replace"))))
+def _words(text: bytes) -> bytes:
+    """The words of a text, without what stands between them. In bytes: it may be megabytes long."""
+    words = text.translate(_BLANKED)
+    if not words.isascii():
+        words = _OTHER_MARKS.sub(b" ", words)
+    return b" ".join(words.split())
 
 
-def _without_quotes(detail: str, conversation: str) -> str:
+def _without_quotes(detail: str, conversation: bytes) -> str:
     """`detail` with each run of words that stands in the conversation replaced by an ellipsis, whatever
     punctuation stands between them: words of 12 characters or more in all, or 6 or more with a digit or
     an @; a single word without these needs 16."""
     words, kept = list(_WORD.finditer(detail)), []
+    plain = [_words(word.group().encode(errors="replace")) for word in words]
+    known: dict[bytes, bool] = {}
+
+    def is_said(run: bytes) -> bool:
+        if run not in known:
+            known[run] = run in conversation
+        return known[run]
+
     start = copied = 0
     while start < len(words):
-        stop, run = start, ""
-        while stop < len(words) and (longer := f"{run} {words[stop].group()}".lstrip()) in conversation:
+        stop, run = start, b""
+        while stop < len(words) and is_said(longer := (run + b" " + plain[stop]).lstrip()):
             stop, run = stop + 1, longer
-        if not _is_telling(run, stop - start):
+        if not _is_telling(" ".join([word.group() for word in words[start:stop]]), stop - start):
             start += 1
             continue
         kept += [detail[copied : words[start].start()], "…"]
@@ -147,7 +186,7 @@ def reason_in_body(error: object, sent: Sent) -> ProviderReason:
 def _classify(
     status: int, message: str, code: str | None, sent: Sent, *, retry_after_s: float | None
 ) -> ProviderReason:
-    detail = sent.clean(message) or None
+    detail, code = sent.clean(message) or None, sent.clean_code(code)
     if sent.tools and status in (400, 404, 422, 500, 501) and _NO_TOOLS.search(message):
         return ToolsUnsupported(detail=detail)
     if status in (400, 422):

@@ -44,6 +44,7 @@ from mead.providers._adapter import (
     with_ids,
 )
 from mead.providers._errors import Sent, reason_in_body, unreadable
+from mead.providers._show import Show
 from mead.providers._sse import SseParser
 from mead.providers.http import HttpClient
 from mead.providers.protocol import OnDelta, Reply
@@ -93,7 +94,7 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 class Anthropic(HttpAdapter):
-    """The messages adapter."""
+    """The messages adapter. A local server is asked where its model runs: Ollama speaks this format too."""
 
     wire_format = "messages"
 
@@ -109,6 +110,15 @@ class Anthropic(HttpAdapter):
         self.headers = {"content-type": "application/json", "anthropic-version": API_VERSION}
         if self.api_key:
             self.headers["authorization"] = f"Bearer {self.api_key}"
+        self._show = Show(client, self.headers, secret=self.api_key)
+
+    async def _refusal(
+        self, conversation: Conversation, tools: Sequence[Tool], options: Options
+    ) -> ProviderReason | None:
+        refusal = await super()._refusal(conversation, tools, options)
+        if refusal is None and self.must_stay_here:
+            return await self._show.elsewhere(options)
+        return refusal
 
     def _unsupported(self, conversation: Conversation, options: Options) -> ProviderReason | None:
         for name in _NOT_TAKEN:

@@ -144,7 +144,7 @@ class HttpClient:
         if url.scheme not in ("http", "https") or not url.host:
             raise ValueError(f"base_url must look like http://host:port, not {base_url!r}")
         self._origin = str(url.origin())
-        self._prefix = url.path.rstrip("/")
+        self.prefix = url.path.rstrip("/")
         self.host = self._socket_path or f"{url.host}:{url.port}"
         self._networks = tuple(local_networks)
         self._proxy = proxy if slot == "cloud" else None
@@ -180,7 +180,7 @@ class HttpClient:
         """
         if self.slot == "cloud" and options.route == "local":
             raise RuntimeError("a local turn reached the cloud slot's connections")  # a bug, never a reason
-        url = self._url(path if at_root else self._prefix + path)
+        url = self._url(path if at_root else self.prefix + path)
         self._record(url.path, len(body), options)
         loop = asyncio.get_running_loop()
         try:

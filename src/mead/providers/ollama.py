@@ -7,7 +7,6 @@ model can do and whether Ollama runs it in its cloud (R17): a model's name prove
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +29,7 @@ from mead.core.messages import (
     blocks_of,
 )
 from mead.core.options import Options
-from mead.core.reasons import InvalidOptions, ProviderReason, ToolsUnsupported, Transport
+from mead.core.reasons import InvalidOptions, ProviderReason, ToolsUnsupported
 from mead.core.result import Err, Ok, Result
 from mead.core.usage import Usage
 from mead.providers._adapter import (
@@ -47,7 +46,8 @@ from mead.providers._adapter import (
     text_block,
     with_ids,
 )
-from mead.providers._errors import Sent, reason_in_body, reason_of, unreadable
+from mead.providers._errors import Sent, reason_in_body, unreadable
+from mead.providers._show import Show, remote, runs_elsewhere
 from mead.providers._sse import NdjsonParser
 from mead.providers._think import ThinkFilter
 from mead.providers.http import HttpClient
@@ -55,7 +55,6 @@ from mead.providers.protocol import OnDelta, Reply
 
 DEFAULT_BASE_URL = "http://127.0.0.1:11434"
 SMALLEST_CONTEXT = 4096
-_FACTS_KEPT_S = 60.0
 # Room for the answer where nobody set a limit.
 _ANSWER_TOKENS = 1024
 # A token is about four bytes of text; a third of that is more than any prompt needs, and a count under a
@@ -95,15 +94,6 @@ class _Line(Struct):
     error: Any = None
 
 
-class _Facts(Struct, frozen=True):
-    """What `/api/show` says of a model. `tools` is `None` where it does not say."""
-
-    at: float
-    tools: bool | None = None
-    runs_at: str | None = None
-    context_tokens: int | None = None
-
-
 _decode = msgspec.json.Decoder(_Line).decode
 
 
@@ -130,20 +120,20 @@ class Ollama(HttpAdapter):
         self.headers = {"content-type": "application/json"}
         if self.api_key:
             self.headers["authorization"] = f"Bearer {self.api_key}"
-        self._facts: dict[str, _Facts] = {}
+        self._show = Show(client, self.headers, secret=self.api_key, is_ollama=True)
         self._context_tokens = SMALLEST_CONTEXT
 
     async def _refusal(
         self, conversation: Conversation, tools: Sequence[Tool], options: Options
     ) -> ProviderReason | None:
         refusal = await super()._refusal(conversation, tools, options)
-        if refusal is not None or not (tools or self._must_stay_here):
+        if refusal is not None or not (tools or self.must_stay_here):
             return refusal
-        facts = await self._ask(options)
+        facts = await self._show.ask(options)
         if isinstance(facts, Err):
             return facts.reason
-        if facts.value.runs_at and self._must_stay_here:
-            return _runs_elsewhere(options.model, facts.value.runs_at)
+        if facts.value.runs_at and self.must_stay_here:
+            return runs_elsewhere(options.model, facts.value.runs_at)
         if tools and facts.value.tools is False:
             return ToolsUnsupported(detail=f"Ollama says that {options.model} cannot use tools")
         return None
@@ -152,33 +142,8 @@ class Ollama(HttpAdapter):
         """The longest context of the model, in tokens, where the prompt is of a size to ask."""
         if prompt_bytes < WORTH_ASKING_BYTES:
             return None
-        facts = await self._ask(options)
+        facts = await self._show.ask(options)
         return facts.value.context_tokens if isinstance(facts, Ok) else None
-
-    @property
-    def _must_stay_here(self) -> bool:
-        return self.client.slot == "local" and not self.client.allow_remote
-
-    async def _ask(self, options: Options) -> Result[_Facts, ProviderReason]:
-        """What the server says of the model, remembered for a minute."""
-        model = options.model or ""
-        now = asyncio.get_running_loop().time()
-        known = self._facts.get(model)
-        if known is not None and now - known.at < _FACTS_KEPT_S:
-            return Ok(known)
-        result = await self.client.send(
-            "POST", "/api/show", options, body=encode({"model": model}), headers=self.headers
-        )
-        if isinstance(result, Err):
-            return result
-        facts = _Facts(at=now)
-        if result.value.status == 200:
-            facts = _read_facts(result.value.body, now)
-        elif not _lacks_the_call(result.value.status, result.value.body):
-            sent = Sent((), system=None, secret=self.api_key, tools=False)
-            return Err(reason_of(result.value, sent))
-        self._facts[model] = facts
-        return Ok(facts)
 
     def _unsupported(self, conversation: Conversation, options: Options) -> ProviderReason | None:
         for piece in conversation.pieces:
@@ -222,7 +187,7 @@ class Ollama(HttpAdapter):
         needed = prompt_bytes // _BYTES_PER_TOKEN_AT_LEAST + (options.max_tokens or _ANSWER_TOKENS)
         while self._context_tokens < needed:
             self._context_tokens *= 2
-        facts = self._facts.get(options.model or "")
+        facts = self._show.known(options)
         if facts is not None and facts.context_tokens is not None:
             return min(self._context_tokens, max(facts.context_tokens, 1))
         return self._context_tokens
@@ -270,7 +235,7 @@ class Ollama(HttpAdapter):
             self.vendor,
             on_delta,
             strip_thinking=self._strip_thinking,
-            must_stay_here=self._must_stay_here,
+            must_stay_here=self.must_stay_here,
         )
 
     async def _call(
@@ -292,48 +257,6 @@ class Ollama(HttpAdapter):
                 reply = msgspec.structs.replace(result.value, warnings=(*result.value.warnings, warning))
                 return Ok(reply)
         return result
-
-
-def _runs_elsewhere(model: str | None, where: str) -> Transport:
-    return Transport(
-        cause="not_local",
-        detail=f"Ollama runs {model} at {where}, not on this machine, and the slot is local. Choose another "
-        "model, or set allow_remote = true in the slot.",
-    )
-
-
-def _lacks_the_call(status: int, body: bytes) -> bool:
-    """Whether a server that only looks like Ollama does not know `/api/show` at all."""
-    return status in (404, 405, 501) and b"model" not in body
-
-
-def _read_facts(body: bytes, now: float) -> _Facts:
-    try:
-        shown = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return _Facts(at=now)
-    if not isinstance(shown, dict):
-        return _Facts(at=now)
-    capabilities = shown.get("capabilities")
-    info = shown.get("model_info")
-    lengths = [
-        value
-        for key, value in (info.items() if isinstance(info, dict) else ())
-        if str(key).endswith(".context_length") and isinstance(value, int)
-    ]
-    return _Facts(
-        at=now,
-        tools="tools" in capabilities if isinstance(capabilities, list) else None,
-        runs_at=_remote(shown.get("remote_host"), shown.get("remote_model")),
-        context_tokens=lengths[0] if lengths else None,
-    )
-
-
-def _remote(host: object, model: object) -> str | None:
-    """Where a model runs that Ollama only passes on, `None` for one it runs itself."""
-    if host or model:
-        return str(host or "its cloud")
-    return None
 
 
 def _has_document(messages: list[Message]) -> bool:
@@ -403,9 +326,9 @@ class OllamaReader:
         if line.error:
             self._failure = reason_in_body(line.error, self._sent)
             return
-        elsewhere = _remote(line.remote_host, line.remote_model)
+        elsewhere = remote(line.remote_host, line.remote_model)
         if elsewhere and self._must_stay_here:
-            self._failure = _runs_elsewhere("this model", elsewhere)
+            self._failure = runs_elsewhere("this model", elsewhere)
             return
         if line.message is not None:
             self._hear(line.message)

@@ -48,6 +48,7 @@ from mead.providers._adapter import (
     with_ids,
 )
 from mead.providers._errors import Sent, reason_in_body, unreadable
+from mead.providers._show import Show
 from mead.providers._sse import SseParser
 from mead.providers._think import ThinkFilter
 from mead.providers.http import HttpClient
@@ -113,8 +114,9 @@ class OpenAIChat(HttpAdapter):
     """The chat completions adapter.
 
     A server that refuses to be asked for usage in a stream (a 400 that names `stream_options`; nothing was
-    generated) is asked again without, and remembered. A local llama.cpp server is asked through `/props`
-    whether its model can use tools before any are sent.
+    generated) is asked again without, and remembered. A local server is asked through Ollama's `/api/show`
+    where the model runs, and through llama.cpp's `/props` whether it can use tools before any are sent.
+    `is_own` says that the server is mead's own, which runs its model itself.
     """
 
     wire_format = "chat"
@@ -127,6 +129,7 @@ class OpenAIChat(HttpAdapter):
         name: str = "openai",
         needs_key: bool = False,
         strip_thinking: bool = True,
+        is_own: bool = False,
     ) -> None:
         super().__init__(client, api_key=api_key, name=name, needs_key=needs_key)
         self._strip_thinking = strip_thinking
@@ -136,6 +139,7 @@ class OpenAIChat(HttpAdapter):
         if self.api_key:
             self.headers["authorization"] = f"Bearer {self.api_key}"
         self._known_props: _Props | None = None
+        self._show = None if is_own else Show(client, self.headers, secret=self.api_key)
 
     async def _call(
         self,
@@ -154,6 +158,8 @@ class OpenAIChat(HttpAdapter):
         self, conversation: Conversation, tools: Sequence[Tool], options: Options
     ) -> ProviderReason | None:
         refusal = await super()._refusal(conversation, tools, options)
+        if refusal is None and self._show is not None and self.must_stay_here:
+            refusal = await self._show.elsewhere(options)
         ask = refusal is None and bool(tools) and self.client.slot == "local"
         if ask and (await self._props(options)).tools is False:
             return ToolsUnsupported(detail="the server says that its model's template has no tools")
@@ -168,12 +174,16 @@ class OpenAIChat(HttpAdapter):
     async def _props(self, options: Options) -> _Props:
         """What llama.cpp says of its model, asked once a minute."""
         now = asyncio.get_running_loop().time()
-        if self._known_props is None or now - self._known_props.at > _PROPS_KEPT_S:
-            self._known_props = _Props(at=now)
+        known = self._known_props
+        if known is None or now - known.at > _PROPS_KEPT_S:
             result = await self.client.send("GET", "/props", options, headers=self.headers, at_root=True)
-            if isinstance(result, Ok) and result.value.status == 200:
-                self._known_props = _read_props(result.value.body, now)
-        return self._known_props
+            if isinstance(result, Err):
+                return _Props(at=now)  # it did not get to say: the next call asks again
+            known = _Props(at=now)
+            if result.value.status == 200:
+                known = _read_props(result.value.body, now)
+            self._known_props = known
+        return known
 
     def _unsupported(self, conversation: Conversation, options: Options) -> ProviderReason | None:
         if options.top_k is not None and self._is_openai:

@@ -2,8 +2,11 @@
 
 A provider is any object with `complete`; `converse` and `converse_stream` are optional. It keeps no
 conversation between calls, returns its failures, raises only for a bug, retries nothing, and lets
-`asyncio.CancelledError` pass at once. An optional `aclose()` releases what it holds, and an optional `name`
-is what events and decisions call it.
+`asyncio.CancelledError` pass at once.
+
+Four more things are optional: `aclose()` releases what it holds; `name` is what events and decisions call it;
+`context_tokens(options, prompt_bytes)` says how long the model's context is, so that a conversation can be
+fitted into it (`context_tokens_of`); `answers_with_results` says that what a tool said is its answer.
 """
 
 from __future__ import annotations
@@ -97,6 +100,12 @@ async def context_tokens_of(provider: object, options: Options, prompt_bytes: in
         return None
     found = await ask(options, prompt_bytes)
     return found if isinstance(found, int) and found > 0 else None
+
+
+def answers_with_results(provider: object) -> bool:
+    """Whether the provider gives a tool's results for the answer without asking its model, so that they need
+    not fit into a context. It says so with an optional attribute of that name."""
+    return getattr(provider, "answers_with_results", False) is True
 
 
 def name_of(provider: object) -> str:

@@ -21,6 +21,7 @@ from mead.core.reasons import InvalidOptions, TurnReason
 from mead.core.result import Err, Ok, Result
 from mead.core.turns import Answer, Decision, Hub, Turn
 from mead.core.usage import UsageTotal
+from mead.ledger.accounts import Accounts
 from mead.providers.protocol import can_converse
 from mead.router.attempt import MAX_PROVIDER_CALLS, Attempt
 from mead.router.classifier import Classifier, newest_input
@@ -40,8 +41,11 @@ async def route(
     hub: Hub,
     *,
     classifier: Classifier = _RULES,
+    accounts: Accounts | None = None,
 ) -> Result[Answer, TurnReason]:
     """Routes the newest of `turns` through `slots`, with tools from `hub` (R15).
+
+    `accounts` holds the budgets that its calls fall under; `None` is no budget.
 
     Answers with the model's text and all that is to be kept of the turn, or with the reason it failed.
     Emits one `mead.router.route`, also when it is cancelled, but none when a provider raises (R13, R14).
@@ -57,7 +61,7 @@ async def route(
         assert slot is not None  # `decide` refuses an empty slot
         tools = await _visible_tools(slot, options, hub)
         decision = msgspec.structs.replace(decision, tools=tuple([tool.name for tool in tools]))
-        attempt = _prepare(decision, slot, turns, options, hub, classifier)
+        attempt = _prepare(decision, slot, turns, options, hub, classifier, accounts)
         result = await attempt.run(turns[-1].messages, tools)
     except asyncio.CancelledError as error:
         # A session says with the cancellation why it cancels.
@@ -89,18 +93,34 @@ def explain(
 
 
 class Router:
-    """`route` with fixed slots, hub and classifier: the handler that sessions use."""
+    """`route` with fixed slots, hub, classifier and accounts: the handler that sessions use."""
 
-    def __init__(self, slots: Slots, hub: Hub, *, classifier: Classifier = _RULES) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        hub: Hub,
+        *,
+        classifier: Classifier = _RULES,
+        accounts: Accounts | None = None,
+    ) -> None:
         self.slots = slots
         self.hub = hub
         self.classifier = classifier
+        self.accounts = accounts
 
     async def handle_turn(
         self, turns: Sequence[Turn], state: object, options: TurnOptions
     ) -> Result[Answer, TurnReason]:
         """Routes the newest turn; see `route`."""
-        return await route(turns, state, options, self.slots, self.hub, classifier=self.classifier)
+        return await route(
+            turns,
+            state,
+            options,
+            self.slots,
+            self.hub,
+            classifier=self.classifier,
+            accounts=self.accounts,
+        )
 
     def explain(self, turns: Sequence[Turn], options: TurnOptions) -> Decision | Refused:
         """What `handle_turn` would decide; see `explain`."""
@@ -131,13 +151,16 @@ def _prepare(
     options: TurnOptions,
     hub: Hub,
     classifier: Classifier,
+    accounts: Accounts | None,
 ) -> Attempt:
     """The attempt for a decision. This is where the cloud model gets a `CloudView` and nothing else."""
     earlier = turns[:-1]
     view = local_view(earlier) if decision.route == "local" else cloud_view(earlier)
     call_options = slot.options_for(options.options)
     assert not isinstance(call_options, InvalidOptions)  # `decide` refuses a model that is not listed
-    return Attempt(decision, slot, call_options, view, options, hub=hub, scan=classifier.scan)
+    return Attempt(
+        decision, slot, call_options, view, options, hub=hub, scan=classifier.scan, accounts=accounts
+    )
 
 
 _NOTHING = UsageTotal()

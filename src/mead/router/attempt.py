@@ -28,11 +28,20 @@ from mead.core.result import Err, Ok, Result
 from mead.core.scope import CallRecord, Taint
 from mead.core.turns import Answer, Decision, Finding, Hub
 from mead.core.usage import Usage, UsageTotal, total
+from mead.ledger.accounts import Accounts
+from mead.ledger.budgets import nothing_was_spent
 from mead.mcp.names import unknown_tool
-from mead.providers.protocol import Completion, Reply, can_converse, can_stream, context_tokens_of
+from mead.providers.protocol import (
+    Completion,
+    Reply,
+    answers_with_results,
+    can_converse,
+    can_stream,
+    context_tokens_of,
+)
 from mead.router.slots import Slot
 from mead.router.views import CloudView, LocalView, ask
-from mead.router.window import fit, prompt_bytes
+from mead.router.window import fit, prompt_bytes, shorten_results
 
 MAX_PROVIDER_CALLS = 8
 """How many provider calls a turn may make (R6)."""
@@ -63,9 +72,17 @@ class Attempt:
         *,
         hub: Hub,
         scan: Scan,
+        accounts: Accounts | None = None,
     ) -> None:
         self._decision = decision
         self._provider = slot.provider
+        self._limiter = slot.limiter
+        self._accounts = accounts
+        # A note tells of what the local model may know: the cloud model never sees it.
+        self._told_note = options.note is not None and decision.route == "local"
+        if self._told_note:
+            system = "\n\n".join([text for text in (call_options.system, options.note) if text])
+            call_options = msgspec.structs.replace(call_options, system=system)
         self._call_options = call_options
         self._view = view
         # What the hub must know of the turn: where it goes, and what it has seen.
@@ -101,14 +118,15 @@ class Attempt:
         if self._options.stream and can_stream(provider):
             options = self._options_now()
             reply = await self._accounted(
-                lambda: provider.converse_stream(conversation, (), options, self._scope.delta)
+                lambda: provider.converse_stream(conversation, (), options, self._scope.delta),
+                conversation,
             )
             if isinstance(reply, Err):
                 return reply
             text, stop_reason = text_of(reply.value.content), reply.value.stop_reason
         else:
             options = self._options_now()
-            completion = await self._accounted(lambda: provider.complete(conversation, options))
+            completion = await self._accounted(lambda: provider.complete(conversation, options), conversation)
             if isinstance(completion, Err):
                 return completion
             text, stop_reason = completion.value.text, completion.value.stop_reason
@@ -133,23 +151,28 @@ class Attempt:
                 break  # nobody would read the results: the calls are not run
             results = await self._run_calls(calls, tools)
             messages = [*messages, Message("assistant", reply.content), Message("user", results)]
+            messages = await self._shortened(messages, tools)
         return Err(
             ToolLoopLimit(detail=f"the model still asked for tools in provider call {MAX_PROVIDER_CALLS}")
         )
 
     async def _converse(
         self, messages: Sequence[Message], tools: Sequence[Tool]
-    ) -> Result[Reply, ProviderReason | ContextOverflow]:
+    ) -> Result[Reply, TurnReason]:
         provider, conversation = self._provider, await self._fitted(encode(messages), tools)
         if isinstance(conversation, ContextOverflow):
             return Err(conversation)
         options = self._options_now()
         if self._options.stream and can_stream(provider):
             return await self._accounted(
-                lambda: provider.converse_stream(conversation, tools, options, self._scope.delta)
+                lambda: provider.converse_stream(conversation, tools, options, self._scope.delta),
+                conversation,
+                tools,
             )
         assert can_converse(provider)
-        result = await self._accounted(lambda: provider.converse(conversation, tools, options))
+        result = await self._accounted(
+            lambda: provider.converse(conversation, tools, options), conversation, tools
+        )
         if self._options.stream and isinstance(result, Ok) and (text := text_of(result.value.content)):
             self._scope.delta(text)
         return result
@@ -157,12 +180,13 @@ class Attempt:
     async def _fitted(self, newest: EncodedMessages, tools: Sequence[Tool]) -> Conversation | ContextOverflow:
         """What the model is asked: the view, without the oldest turns where all of it would not fit."""
         history, options = self._view.history, self._options_now()
-        system_bytes = len((options.system or "").encode(errors="replace"))
-        size = prompt_bytes(history, newest, system_bytes)
+        if answers_with_results(self._provider) and newest.has_results:
+            return ask(self._view, newest)  # no model is asked
+        size = prompt_bytes(history, newest, self._extra_bytes(()))
         limit = await context_tokens_of(self._provider, options, size)
         if limit is None:
             return ask(self._view, newest)
-        extra = system_bytes + (len(msgspec.json.encode(tools)) if tools else 0)
+        extra = self._extra_bytes(tools)
         fitted = fit(history, newest, context_tokens=limit, options=options, extra_bytes=extra)
         if isinstance(fitted, ContextOverflow):
             return fitted
@@ -170,6 +194,23 @@ class Attempt:
             self.left_out = fitted.left_out
             self._context_tokens = limit
         return ask(self._view, newest, left_out=fitted.left_out)
+
+    async def _shortened(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
+        """The turn so far, with its tool results cut to what fits: what the tools did must not be lost."""
+        options = self._options_now()
+        limit = None
+        if not answers_with_results(self._provider):
+            size = prompt_bytes((), encode(messages), self._extra_bytes(()))
+            limit = await context_tokens_of(self._provider, options, size)
+        if limit is None:
+            return list(messages)
+        extra = self._extra_bytes(tools)
+        return shorten_results(messages, context_tokens=limit, options=options, extra_bytes=extra)
+
+    def _extra_bytes(self, tools: Sequence[Tool]) -> int:
+        """How much is sent besides the conversation: the system prompt and the tools."""
+        system_bytes = len((self._call_options.system or "").encode(errors="replace"))
+        return system_bytes + (len(msgspec.json.encode(tools)) if tools else 0)
 
     def _options_now(self) -> Options:
         """The call's options, with the deadline as it stands: it moves while a person is asked."""
@@ -181,31 +222,80 @@ class Attempt:
         )
 
     async def _accounted(
-        self, call: Callable[[], Awaitable[Result[_ReplyT, ProviderReason]]]
-    ) -> Result[_ReplyT, ProviderReason]:
-        """Makes one provider call between its two ledger entries, whatever becomes of it (L1)."""
-        self._calls_made += 1
+        self,
+        call: Callable[[], Awaitable[Result[_ReplyT, ProviderReason]]],
+        conversation: Conversation,
+        tools: Sequence[Tool] = (),
+    ) -> Result[_ReplyT, TurnReason]:
+        """Makes one provider call as soon as its slot has a place for it, if its budgets have one."""
+        if self._limiter is None:
+            return await self._within_budget(call, conversation, tools)
+        entered = await self._limiter.enter(owner=self._options.owner, deadline=self._scope.deadline)
+        if isinstance(entered, Err):
+            return entered
+        with entered.value:
+            return await self._within_budget(call, conversation, tools)
+
+    async def _within_budget(
+        self,
+        call: Callable[[], Awaitable[Result[_ReplyT, ProviderReason]]],
+        conversation: Conversation,
+        tools: Sequence[Tool],
+    ) -> Result[_ReplyT, TurnReason]:
+        """Makes one provider call between its reservation and what it came to."""
         record = CallRecord(
-            number=self._calls_made,
+            number=self._calls_made + 1,
             route=self._decision.route,
             provider=self._decision.provider or "",
             model=self._call_options.model,
         )
+        if self._accounts is None:
+            return await self._recorded(call, record)
+        reserved = await self._accounts.reserve(
+            record,
+            conversation,
+            self._options,
+            extra_bytes=self._extra_bytes(tools),
+            max_tokens=self._call_options.max_tokens,
+        )
+        if reserved is None:
+            return await self._recorded(call, record)
+        if isinstance(reserved, Err):
+            return reserved
+        usage: Usage | None = None
+        reason: ProviderReason | None = None
+        try:
+            result = await self._recorded(call, record)
+            if isinstance(result, Ok):
+                usage = result.value.usage
+            else:
+                reason = result.reason
+            return result
+        finally:
+            await self._accounts.conclude(reserved.value, record, usage, reason)
+
+    async def _recorded(
+        self, call: Callable[[], Awaitable[Result[_ReplyT, ProviderReason]]], record: CallRecord
+    ) -> Result[_ReplyT, ProviderReason]:
+        """Makes one provider call between its two ledger entries, whatever becomes of it (L1)."""
+        self._calls_made = record.number
         await self._scope.call_opened(record)
         started = time.perf_counter()
-        usage, status = None, "crashed"
+        usage, status, unspent = None, "crashed", False
         try:
             result = await call()
             if isinstance(result, Ok):
                 usage, status = result.value.usage, "ok"
-                self._usages.append(usage)
                 self._warnings.extend(result.value.warnings)
             else:
                 status = result.reason.tag
+                unspent = nothing_was_spent(result.reason)
         except asyncio.CancelledError:
             status = "cancelled"
             raise
         finally:
+            if not unspent:  # a call that was sent and did not end well has cost nobody knows what
+                self._usages.append(usage or Usage())
             self._tell(record, usage, status, time.perf_counter() - started)
             await self._scope.call_closed(record, usage, status)
         return result
@@ -236,10 +326,21 @@ class Attempt:
         """Runs the calls of one reply side by side; the results keep the order of the calls."""
         if len(calls) == 1:
             return (await self._run_call(calls[0], tools),)
-        return tuple(await asyncio.gather(*[self._run_call(call, tools) for call in calls]))
+        running = [asyncio.create_task(self._run_call(call, tools)) for call in calls]
+        try:
+            return tuple(await asyncio.gather(*running))
+        finally:
+            # Where one of them raised or was cancelled, the others are not left running without an owner.
+            unfinished = [task for task in running if task.cancel()]
+            if unfinished:
+                await asyncio.gather(*unfinished, return_exceptions=True)
 
     async def _run_call(self, call: ToolUseBlock, tools: Sequence[Tool]) -> ToolResultBlock:
-        """Runs one call, once. Whatever goes wrong becomes a result that tells the model (R7)."""
+        """Runs one call, once. Whatever goes wrong becomes a result that tells the model (R7).
+
+        The result goes to the model of this route and to no other (R10), in words of the answer neither: a
+        local turn that was given one is `local_only`. The cloud model is not given a private one (R16).
+        """
         if call.malformed is not None:
             return _error(call, _MALFORMED)
         if all(tool.name != call.name for tool in tools):
@@ -250,20 +351,13 @@ class Attempt:
         except Exception as error:
             _log.error("the hub raised %s in a call of %s", type(error).__name__, call.name)
             return _error(call, "The tool failed. The call may have been carried out.")
-        if self._is_private(output.content):
+        if self._decision.route == "local":
+            # What a tool told the local model is for it alone, and so is all that is made from it.
+            self._label = "local_only"
+        elif self._scan(output.content):
             self.withheld_results += 1
             return _error(call, _WITHHELD)
         return ToolResultBlock(call.id, clean_text(output.content), output.is_error)
-
-    def _is_private(self, result: str) -> bool:
-        """Whether a tool's result must be kept from the model (R16). The local model may see everything, but
-        then the turn is no longer shareable: its answer is made from the result."""
-        if not self._scan(result):
-            return False
-        if self._decision.route == "cloud":
-            return True
-        self._label = "local_only"
-        return False
 
     def _last_answer(self, messages: Sequence[Message], reply: Reply, *, cut_in_a_call: bool) -> Answer:
         """The answer that ends a loop. Calls that were never run do not enter the history."""
@@ -294,6 +388,7 @@ class Attempt:
             usage=self.usage,
             tool_calls=self.tool_calls,
             left_out=self.left_out,
+            told_note=self._told_note,
             warnings=tuple(self._warnings),
         )
 

@@ -9,18 +9,20 @@ from msgspec import Struct
 
 from mead.core.options import NO_OPTIONS, Options, Route
 from mead.core.reasons import InvalidOptions
+from mead.ledger.limits import SlotLimiter
 from mead.providers.protocol import Provider
 from mead.providers.registry import make_provider
-from mead.settings import Settings
+from mead.settings import Settings, SlotSettings
 
 
 class Slot(NamedTuple):
     """A provider with the options that its calls start from. `models` lists what a turn may ask for by name
-    besides `options.model`."""
+    besides `options.model`. `limiter` lets its calls in; `None` is no limit."""
 
     provider: Provider
     options: Options = NO_OPTIONS
     models: tuple[str, ...] = ()
+    limiter: SlotLimiter | None = None
 
     def options_for(self, wanted: Options) -> Options | InvalidOptions:
         """The slot's options under a turn's, which win; a model that the slot does not list is refused."""
@@ -59,4 +61,9 @@ def _build_slot(route: Route, settings: Settings) -> Slot:
     assert chosen is not None
     options = Options(model=chosen.model).over(chosen.options).over(settings.router.options)
     options = options.over(Options(idle_timeout_s=settings.sessions.idle_timeout_s))
-    return Slot(make_provider(route, chosen, settings), options, chosen.models)
+    return Slot(make_provider(route, chosen, settings), options, chosen.models, _limiter(chosen))
+
+
+def _limiter(slot: SlotSettings) -> SlotLimiter | None:
+    limits = (slot.concurrency, slot.queue, slot.requests_per_minute)
+    return None if all(limit is None for limit in limits) else SlotLimiter.of(slot)

@@ -66,6 +66,11 @@ class EmbeddedProvider:
         return self._context_tokens
 
     @property
+    def answers_with_results(self) -> bool:
+        """Whether what a tool says is the answer, word for word: with the packaged model, it is."""
+        return not self._own_words
+
+    @property
     def server(self) -> EmbeddedServer:
         """The worker behind it."""
         return self._server
@@ -166,7 +171,7 @@ class EmbeddedProvider:
 
     def _chat_over(self, running: Running) -> OpenAIChat:
         if self._chat is None or self._chat[0] is not running:
-            chat = OpenAIChat(running.client, api_key=running.secret, name=self.name)
+            chat = OpenAIChat(running.client, api_key=running.secret, name=self.name, is_own=True)
             self._chat = (running, chat)
         return self._chat[1]
 

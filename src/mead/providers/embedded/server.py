@@ -83,11 +83,16 @@ class EmbeddedServer:
             if loop.time() < self._not_before and self._last_failure is not None:
                 return Err(self._last_failure)
             self._starting = loop.create_task(self._start())
+        starting = self._starting
         try:
             async with asyncio.timeout_at(options.deadline):
-                return await asyncio.shield(self._starting)
+                # Not the task itself: what ends it would be taken for a cancel of this caller.
+                await asyncio.wait([starting])
         except TimeoutError as error:
             return Err(Timeout(detail="the embedded model was still being loaded"), cause=error)
+        if starting.cancelled():
+            return _broken("it was closed while it started")
+        return starting.result()
 
     async def crashed(self) -> Transport | None:
         """Why the worker has died, if it has; waits a moment for it, as a connection may break first."""
@@ -106,6 +111,7 @@ class EmbeddedServer:
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
+            self._starting = None  # one that had not begun has not done it
         await self._kill()
         self._loop = None
 

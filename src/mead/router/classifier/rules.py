@@ -22,9 +22,11 @@ _REASONING = re.compile(
     r"|compare|evaluate|step[- ]by[- ]step|trade-?offs?|explain why|complexity|proof|strategy|plan for)\b"
 )
 _CODE = re.compile(
-    r"```|\bdef \w+\(|\bclass \w+|#include|\bSELECT\b.+\bFROM\b|=>|\bfn \w+\(|Traceback \(most"
+    r"```|\bdef \w+\(|\bclass \w+|#include|\bSELECT\b.{1,200}?\bFROM\b|=>|\bfn \w+\(|Traceback \(most"
 )
 _FULL_LENGTH_CHARS = 2000
+# How much of a text is looked at to judge how hard it is. What is private is looked for in all of it.
+_REASONING_CHARS, _CODE_CHARS = 8_000, 32_000
 
 
 class RuleClassifier:
@@ -100,7 +102,7 @@ def _private_causes(findings: Sequence[Finding], marker: str | None, unreadable:
 def difficulty(text: str) -> float:
     """How hard the text seems for a small model: 0 easy, 1 hard. A guess from its surface."""
     length = min(len(text) / _FULL_LENGTH_CHARS, 1.0)
-    reasoning = min(len(_REASONING.findall(text, 0, 8000)), 3) / 3
-    code = 1.0 if _CODE.search(text) else 0.0
+    reasoning = min(len(_REASONING.findall(text, 0, _REASONING_CHARS)), 3) / 3
+    code = 1.0 if _CODE.search(text, 0, _CODE_CHARS) else 0.0
     questions = min(text.count("?"), 3) / 3
     return min(1.0, 0.45 * length + 0.35 * reasoning + 0.3 * code + 0.1 * questions)
