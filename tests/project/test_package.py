@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from packaging.requirements import Requirement
@@ -76,6 +77,13 @@ def test_every_public_name_is_there_and_documented() -> None:
         value = getattr(mead, name)
         if callable(value) and isinstance(value, type):
             assert value.__doc__, f"mead.{name} says nothing of itself"
+
+
+def test_every_reason_that_a_turn_can_fail_with_can_be_matched_by_its_public_name() -> None:
+    reasons = [reason.__name__ for reason in get_args(mead.TurnReason)]
+
+    assert len(reasons) > 20
+    assert not set(reasons) - set(mead.__all__)
 
 
 def test_the_types_are_announced() -> None:
