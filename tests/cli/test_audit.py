@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("echoing")
 
 
 @pytest.fixture
-def recorded() -> str:
+def recorded(echoing: None) -> str:
     """A session that was exported, rewound and deleted; its id."""
     kept = str(run_json("ask", "a secret heron")[0]["session_id"])
     run("sessions", "export", kept)
@@ -44,10 +44,11 @@ def test_list_shows_who_did_what_to_what_and_no_content(recorded: str) -> None:
     result = run("audit", "list")
 
     lines = [re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "WHEN", line) for line in result.stdout.splitlines()]
-    assert lines == [
-        f"    1  WHEN  local  session.export  {recorded}",
-        f"    2  WHEN  local  session.rewind  {recorded}  to=0",
-        f"    3  WHEN  local  session.delete  {recorded}",
+    assert lines[0].startswith("    1  WHEN  local  settings.change  ")
+    assert lines[1:] == [
+        f"    2  WHEN  local  session.export  {recorded}",
+        f"    3  WHEN  local  session.rewind  {recorded}  to=0",
+        f"    4  WHEN  local  session.delete  {recorded}",
     ]
     assert (result.exit_code, result.stderr) == (0, "")
 
@@ -57,7 +58,7 @@ def test_list_has_a_limit_and_gives_the_newest(recorded: str) -> None:
 
     assert status == 0
     assert [(row["number"], row["action"], row["subject"]) for row in told["rows"]] == [
-        (3, "session.delete", recorded)
+        (4, "session.delete", recorded)
     ]
     assert set(told["rows"][0]) == {"number", "at", "owner", "action", "subject", "details", "hash"}
 
@@ -66,10 +67,10 @@ def test_list_has_a_limit_and_gives_the_newest(recorded: str) -> None:
 def test_verify_says_how_many_rows_there_are_and_the_last_hash() -> None:
     told, status = run_json("audit", "verify")
 
-    assert (told["ok"], told["rows"], told["broken"], status) == (True, 3, None, 0)
+    assert (told["ok"], told["rows"], told["broken"], status) == (True, 4, None, 0)
     last = run_json("audit", "list")[0]["rows"][-1]["hash"]
     assert told["head"] == last
-    assert run("audit", "verify").stdout == f"3 rows, all as they were written; the last hash is {last}\n"
+    assert run("audit", "verify").stdout == f"4 rows, all as they were written; the last hash is {last}\n"
 
 
 def test_without_any_row_the_record_is_whole() -> None:

@@ -25,9 +25,10 @@ from mead.core.usage import Usage
 from mead.providers.protocol import Completion
 from mead.storage import Store, StoreError, open_store
 from mead.storage.memory import MemoryStore
-from mead.storage.protocol import CallRow, SessionRecord, ToolRow, TurnStart
+from mead.storage.protocol import CallRow, SessionRecord, StoredTurn, ToolRow, TurnStart
 from mead.testing import ProviderRequest, ScriptedProvider, calls
 from support import slots
+from torture.judge import faults_on_the_wire
 
 LOCAL: mead.core.options.RouteChoice = "local"
 
@@ -451,3 +452,52 @@ async def test_s10_an_owner_is_deleted_with_everything_and_nobody_else_is(kept: 
         if store is not None:
             assert [row.owner for row in await store.usage_rows()] == ["bob"]
             assert [row.entry.action for row in await store.audit_rows()] == ["owner.delete"]
+
+
+async def test_a_change_of_the_settings_file_stands_in_the_audit_chain_and_not_what_it_says(
+    tmp_path: Path,
+) -> None:
+    file, url = tmp_path / "mead.toml", f"sqlite:///{tmp_path}/mead.db"
+    for text in ("", "", "[sessions]\nturn_timeout_s = 5\n"):
+        file.write_text(f'{text}[storage]\nurl = "{url}"\n', encoding="utf-8")
+        async with mead.Runtime(mead.settings.load(file)) as runtime:
+            assert runtime.store is not None
+            rows = await runtime.store.audit_rows()
+
+    assert [(row.entry.action, row.entry.subject) for row in rows] == [("settings.change", str(file))] * 2
+    assert "turn_timeout_s" not in str(rows)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        b'{"role":"user","content":[{"type":"tool_result","tool_call_id":"a","content":"x"}]}',
+        b'{"role":"assistant","content":"first"},{"role":"assistant","content":""}',
+        b'{"role":"user","content":"a"},{"role":"assistant","content":'
+        b'[{"type":"tool_use","id":"a","name":"b","input":{}}]}',
+        b'{"role":"user","content":"cut o',
+        b"\xff\xfe",
+        b"",
+    ],
+)
+async def test_s7_no_stored_history_can_make_a_turn_fail(messages: bytes) -> None:
+    store = MemoryStore()
+    await store.open()
+    record = SessionRecord(session_id="s", owner="local", created_at=0, updated_at=0, turn_timeout_s=5.0)
+    odd = StoredTurn(number=1, messages=messages, plain=True, closed=True, finished_at=0.0)
+    sound = StoredTurn(
+        number=2,
+        messages=b'{"role":"user","content":"hi"},{"role":"assistant","content":"ho"}',
+        plain=True,
+        closed=True,
+        finished_at=0.0,
+    )
+    await store.create_session(record, [odd, sound])
+    provider = ScriptedProvider("fine")
+    async with mead.Runtime(slots=slots(provider), store=store) as runtime:
+        result = await runtime.submit_turn("s", "go on", route=LOCAL)
+        history = (await runtime.history("s")).unwrap()
+
+    assert isinstance(result, Ok)
+    assert "ho" in provider.requests[0].text
+    assert await faults_on_the_wire(history) == []

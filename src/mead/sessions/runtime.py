@@ -43,6 +43,7 @@ from mead.router.classifier.rules import RuleClassifier
 from mead.router.decide import Refused
 from mead.router.slots import Slots, build_slots
 from mead.sessions.approvals import Approver
+from mead.sessions.audit import note_settings
 from mead.sessions.compact import compact
 from mead.sessions.events import Finished, TurnEvent
 from mead.sessions.handlers import EchoHandler
@@ -177,6 +178,7 @@ class Runtime:
     async def __aenter__(self) -> Self:
         if self._store is not None:
             await self._store.open()
+            await note_settings(self._store, self.owner, self.settings.source)
             if (days := self.settings.storage.retention_days) is not None:
                 await self._store.delete_older_than(time.time() - days * 86_400)
         if self.slots.cloud is not None:

@@ -365,6 +365,13 @@ class MemoryStore:
         rows = [row for row in self._audit[after:] if owner in (None, row.entry.owner)]
         return tuple(rows[:limit])
 
+    async def last_audit(self, action: str, subject: str) -> AuditRow | None:
+        self._check_open()
+        wanted = (action, subject)
+        return next(
+            (row for row in reversed(self._audit) if (row.entry.action, row.entry.subject) == wanted), None
+        )
+
     async def verify_audit(self) -> AuditCheck:
         self._check_open()
         return verified(self._audit)

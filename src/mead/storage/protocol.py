@@ -490,6 +490,9 @@ class Store(Protocol):
     ) -> tuple[AuditRow, ...]:
         """The rows after number `after`, the oldest first."""
 
+    async def last_audit(self, action: str, subject: str) -> AuditRow | None:
+        """The newest row about `subject` with this `action`; `None` if there is none."""
+
     async def verify_audit(self) -> AuditCheck:
         """Reads the whole chain and checks every hash."""
 

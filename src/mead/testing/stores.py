@@ -695,6 +695,9 @@ class StoreConformance(ABC):
             assert [row.previous for row in rows] == ["", *[row.hash for row in rows[:-1]]]
             assert await store.audit_rows() == tuple(rows)
             assert await store.audit_rows(owner="o1", after=2, limit=1) == (rows[3],)
+            assert await store.last_audit("export", "s1") == rows[3]
+            assert await store.last_audit("export", "s2") is None
+            assert await store.last_audit("import", "s1") is None
             assert (check.rows, check.head, check.broken) == (4, rows[-1].hash, None)
 
     @_in_a_loop

@@ -179,6 +179,15 @@ def audit_rows(db: sqlite3.Connection, owner: str | None, after: int, limit: int
     return tuple([rows.audit_of(row) for row in found])
 
 
+def last_audit(db: sqlite3.Connection, action: str, subject: str) -> AuditRow | None:
+    """See `Store.last_audit`."""
+    found = db.execute(
+        f"SELECT {rows.AUDIT} FROM audit WHERE action = ? AND subject = ? ORDER BY number DESC LIMIT 1",
+        (action, subject),
+    ).fetchone()
+    return None if found is None else rows.audit_of(found)
+
+
 def verify_audit(db: sqlite3.Connection) -> AuditCheck:
     """See `Store.verify_audit`."""
     return verified(map(rows.audit_of, db.execute(f"SELECT {rows.AUDIT} FROM audit ORDER BY number")))

@@ -215,6 +215,9 @@ class SqliteStore:
     ) -> tuple[AuditRow, ...]:
         return await self._read(partial(ledger.audit_rows, owner=owner, after=after, limit=limit))
 
+    async def last_audit(self, action: str, subject: str) -> AuditRow | None:
+        return await self._read(partial(ledger.last_audit, action=action, subject=subject))
+
     async def verify_audit(self) -> AuditCheck:
         return await self._read(ledger.verify_audit)
 
