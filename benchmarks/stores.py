@@ -26,11 +26,15 @@ from mead.providers.openai_chat import OpenAIChat
 from mead.storage import open_store
 from mead.storage.protocol import SessionRecord, StoredTurn
 
+LATENCY_MS = 200
+"""How long the backend takes to answer: a fast model."""
 ROUNDS = 3
 
 
-async def _turns_a_second(base_url: str, store_url: str, sessions: int, turns: int) -> float:
-    provider = OpenAIChat(HttpClient(f"{base_url}/l50-n1/v1", slot="local"))
+async def _turns_a_second(
+    base_url: str, store_url: str, sessions: int, turns: int, latency_ms: int = LATENCY_MS
+) -> float:
+    provider = OpenAIChat(HttpClient(f"{base_url}/l{latency_ms}-n1/v1", slot="local"))
     slot = mead.Slot(provider, mead.Options(model="mock"))
     async with mead.Runtime(slots=mead.Slots(local=slot), store=open_store(store_url)) as runtime:
 
