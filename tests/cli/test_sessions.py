@@ -266,6 +266,16 @@ def test_resume_takes_the_options_of_a_chat() -> None:
     assert "no session" in fails("sessions", "resume", "nobody")
 
 
+def test_the_last_session_is_the_last_one_that_has_a_turn(servers: Servers, configure: Configure) -> None:
+    configure(local_slot(servers.start(said("Fine."))))
+    kept = str(run_json("ask", "one", "--route", "local")[0]["session_id"])
+    assert run("ask", "two", "--route", "cloud").exit_code == 1  # there is no cloud model
+
+    assert run("ask", "three", "--route", "local", "-c").exit_code == 0
+
+    assert len(shown(kept)["turns"]) == 2
+
+
 @pytest.mark.usefixtures("echoing")
 def test_s7_an_interrupted_turn_is_told_when_its_session_goes_on(home: Path) -> None:
     kept = ask("one")

@@ -45,14 +45,24 @@ def store_settings(config: Path | None) -> Settings:
 
 
 async def find_session(store: Store, wanted: str) -> SessionRecord | None:
-    """The session that a word means: an id, its beginning, or `last`. `None` for no word that fits one."""
+    """The session that a word means: an id, its beginning, or `last`, which is the last used one that has a
+    turn. `None` for a word that fits none, or several."""
     if (record := await store.get_session(OWNER, wanted)) is not None:
         return record
     if wanted == "last":
-        found = [record.session_id for record in await store.list_sessions(OWNER, limit=1)]
+        found = await _last_with_a_turn(store)
     else:
         found = [name for name in await _session_ids(store) if wanted and name.startswith(wanted)]
     return await store.get_session(OWNER, found[0]) if len(found) == 1 else None
+
+
+async def _last_with_a_turn(store: Store) -> list[str]:
+    """The last used session, unless its first turn has failed: then nobody means that one."""
+    recent = await store.list_sessions(OWNER, limit=50)
+    for record in recent:
+        if record.version or await store.turns_of(record.session_id):
+            return [record.session_id]
+    return [record.session_id for record in recent[:1]]
 
 
 async def _session_ids(store: Store) -> list[str]:
