@@ -35,6 +35,7 @@ from mead.core.options import Options, Route
 from mead.core.reasons import InvalidOptions, MalformedResponse, ProviderReason, Timeout, Transport
 from mead.core.result import Err, Ok, Result
 from mead.core.scope import EgressRecord
+from mead.settings.values import SHARED_NETWORK
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 # A server that closes idle connections after 5 s (many do) must never find us about to reuse one: a request
@@ -52,7 +53,6 @@ _MACHINE = [ipaddress.ip_network(text) for text in ("127.0.0.0/8", "::1/128")]
 _PRIVATE = [
     ipaddress.ip_network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
 ]
-_SHARED = ipaddress.IPv4Network("100.64.0.0/10")
 # Addresses where clouds serve credentials to their machines; they lie inside private ranges.
 _METADATA = [ipaddress.ip_address(text) for text in ("fd00:ec2::254", "100.100.100.200")]
 
@@ -78,7 +78,7 @@ def why_local(address: str, named_networks: Sequence[IpNetwork] = ()) -> str | N
         return "this machine"
     if any(ip in network for network in _PRIVATE):
         return "private network"
-    if ip in _SHARED and any(ip in network for network in named_networks):
+    if ip in SHARED_NETWORK and any(ip in network for network in named_networks):
         return "network named in the settings"
     return None
 
@@ -86,7 +86,7 @@ def why_local(address: str, named_networks: Sequence[IpNetwork] = ()) -> str | N
 def named_network(text: str) -> IpNetwork:
     """A network for `HttpClient(local_networks=…)`. Raises `ValueError` for one outside 100.64.0.0/10."""
     network = ipaddress.ip_network(text)
-    if not (isinstance(network, ipaddress.IPv4Network) and network.subnet_of(_SHARED)):
+    if not (isinstance(network, ipaddress.IPv4Network) and network.subnet_of(SHARED_NETWORK)):
         raise ValueError(f"{text} is not a part of 100.64.0.0/10; for other networks set allow_remote = true")
     return network
 

@@ -17,9 +17,9 @@ from mead.core.options import Route
 from mead.providers.http import HttpClient, environment_proxy, named_network, why_local
 from mead.providers.protocol import Provider
 from mead.settings import ConfigError, Settings, SlotSettings
+from mead.settings.values import BUILT_IN
 
 ENTRY_POINT_GROUP = "mead.providers"
-BUILT_IN = ("ollama", "openai", "anthropic", "embedded", "echo")
 _RESOLVE_TIMEOUT_S = 2.0
 
 

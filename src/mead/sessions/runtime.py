@@ -181,7 +181,8 @@ class Runtime:
             await note_settings(self._store, self.owner, self.settings.source)
             if (days := self.settings.storage.retention_days) is not None:
                 await self._store.delete_older_than(time.time() - days * 86_400)
-        if self.slots.cloud is not None:
+        keeps_costs = self._store is not None or bool(self.settings.budgets)
+        if self.slots.cloud is not None and keeps_costs:
             await asyncio.to_thread(load_price_list)
         for warning in await check_addresses(self.settings):
             _log.warning("%s", warning)

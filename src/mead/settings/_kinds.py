@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from mead.settings._names import looks_secret, shown
-from mead.settings.values import FreeTable, Secret
+from mead.settings.values import SHARED_NETWORK, FreeTable, Secret
 
 Kind: TypeAlias = Callable[[Any], Any]
 
@@ -23,7 +23,6 @@ _BASE_URL = re.compile(
 )
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _VARIABLE_NAME = re.compile(r"[A-Z][A-Z0-9_]*_(?:KEY|TOKEN|SECRET)")
-_SHARED = ipaddress.IPv4Network("100.64.0.0/10")
 _KIND_NAMES = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list"}
 
 
@@ -251,7 +250,7 @@ def shared_network(value: Any) -> str:
         network = ipaddress.ip_network(found)
     except ValueError:
         network = None
-    if not isinstance(network, ipaddress.IPv4Network) or not network.subnet_of(_SHARED):
+    if not isinstance(network, ipaddress.IPv4Network) or not network.subnet_of(SHARED_NETWORK):
         raise ValueError(
             'must be a part of 100.64.0.0/10, as "100.64.0.0/16"; for other networks set allow_remote = true'
         )

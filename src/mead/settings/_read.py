@@ -14,6 +14,7 @@ from mead.settings._reader import ANY_NAME, Reader
 from mead.settings.errors import ConfigError
 from mead.settings.foreign import SERVER_NAME, read_foreign
 from mead.settings.values import (
+    BUILT_IN,
     ArgumentRule,
     BudgetSettings,
     ClassifierSettings,
@@ -29,7 +30,6 @@ from mead.settings.values import (
     StorageSettings,
 )
 
-BUILT_IN = ("ollama", "openai", "anthropic", "embedded", "echo")
 _NEEDS_MODEL = ("ollama", "openai", "anthropic")
 # The variable that a vendor's own tools read, and the vendor's host: a key must not go to another server.
 _VENDOR_KEYS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +14,11 @@ import platformdirs
 from msgspec import Struct, field
 
 from mead.core.options import NO_OPTIONS, BusyPolicy, Options
+
+BUILT_IN = ("ollama", "openai", "anthropic", "embedded", "echo")
+"""The providers that come with mead, by name."""
+SHARED_NETWORK = ipaddress.IPv4Network("100.64.0.0/10")
+"""Addresses that carriers share among customers (RFC 6598); private only where somebody says so."""
 
 
 class Secret:
