@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,6 +21,7 @@ from mcp.shared.auth import (
     ProtectedResourceMetadata,
 )
 
+from mead.core.private_files import read_private, write_private
 from mead.settings import McpServerSettings
 from mead.settings.files import make_private_folder
 
@@ -56,10 +56,7 @@ class TokenFile:
             return
         self._kept = {}
         with contextlib.suppress(OSError, msgspec.DecodeError):
-            # Without blocking, should it be a pipe.
-            handle = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            with os.fdopen(handle, "rb") as file:
-                kept = msgspec.json.decode(file.read(_FILE_BYTES))
+            kept = msgspec.json.decode(read_private(self._path, limit=_FILE_BYTES))
             if isinstance(kept, dict) and kept.get("url") == self._server.url:
                 self._kept = kept
 
@@ -164,17 +161,8 @@ class TokenFile:
     def _write(self) -> None:
         if self._path is None:
             return
-        folder = self._path.parent
-        make_private_folder(folder)
-        handle, new = tempfile.mkstemp(dir=folder, prefix=".auth-")  # mode 0600
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.encode(self._kept))
-            os.replace(new, self._path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(new)
-            raise
+        make_private_folder(self._path.parent)
+        write_private(self._path, msgspec.json.encode(self._kept))
 
 
 def is_document(client_id: str | None) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from mead.core.private_files import read_private, write_private
 from mead.settings import McpServerSettings
 from mead.settings.files import make_private_folder
 
@@ -185,7 +185,7 @@ class Pins:
             self._read()
             yield
             if self.problem is None:
-                self._save(self._path)
+                write_private(self._path, msgspec.json.encode(self._servers))
 
     def _read(self) -> None:
         """Takes what is in the file. What is remembered already stays if it cannot be read."""
@@ -193,9 +193,7 @@ class Pins:
             return
         self.problem = None
         try:
-            if self._path.is_symlink():
-                raise OSError("it is a link")
-            self._servers = msgspec.json.decode(self._path.read_bytes(), type=dict[str, ServerPin])
+            self._servers = msgspec.json.decode(read_private(self._path), type=dict[str, ServerPin])
         except FileNotFoundError:
             self._servers = {}
         except (OSError, ValueError) as error:
@@ -204,18 +202,6 @@ class Pins:
                 f"what was approved of the servers cannot be read ({self._path}: {why}); put the file "
                 "right, or remove it to have every server count as new"
             )
-
-    def _save(self, path: Path) -> None:
-        folder = path.parent
-        handle, new = tempfile.mkstemp(dir=folder, prefix=".pins-")  # mode 0600
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.encode(self._servers))
-            os.replace(new, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(new)
-            raise
 
 
 def _key(server: McpServerSettings) -> str:
