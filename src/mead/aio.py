@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar, Unpack
 
+from mead.core.messages import Message
 from mead.core.reasons import NoSuchSession, TurnReason
 from mead.core.result import Result
 from mead.core.turns import Answer, Decision, Turn
 from mead.router.decide import Refused
 from mead.sessions.default import default_runtime
 from mead.sessions.events import TurnEvent
-from mead.sessions.runtime import Runtime, SessionKeywords, TurnKeywords
+from mead.sessions.keywords import SessionKeywords, TurnKeywords
+from mead.sessions.runtime import Runtime
 
 _T = TypeVar("_T")
 
@@ -35,11 +37,39 @@ async def submit_turn(session_id: str, text: str, **turn: Unpack[TurnKeywords]) 
 
 async def stream_turn(session_id: str, text: str, **turn: Unpack[TurnKeywords]) -> AsyncIterator[TurnEvent]:
     """Submits a turn and yields its events; see `Runtime.stream_turn`."""
+    async with contextlib.aclosing(
+        _events(lambda runtime: runtime.stream_turn(session_id, text, **turn))
+    ) as events:
+        async for event in events:
+            yield event
+
+
+async def submit_request(
+    messages: Sequence[Message], **turn: Unpack[TurnKeywords]
+) -> Result[Answer, TurnReason]:
+    """Answers a conversation that is brought along; see `Runtime.submit_request`."""
+    return await _on_default(lambda runtime: runtime.submit_request(messages, **turn))
+
+
+async def stream_request(
+    messages: Sequence[Message], **turn: Unpack[TurnKeywords]
+) -> AsyncIterator[TurnEvent]:
+    """The same, and yields its events; see `Runtime.stream_request`."""
+    async with contextlib.aclosing(
+        _events(lambda runtime: runtime.stream_request(messages, **turn))
+    ) as events:
+        async for event in events:
+            yield event
+
+
+async def _events(
+    stream: Callable[[Runtime], AsyncGenerator[TurnEvent, None]],
+) -> AsyncGenerator[TurnEvent, None]:
     here = asyncio.get_running_loop()
     queue: asyncio.Queue[TurnEvent | None] = asyncio.Queue()
 
     async def pump(runtime: Runtime) -> None:
-        async with contextlib.aclosing(runtime.stream_turn(session_id, text, **turn)) as events:
+        async with contextlib.aclosing(stream(runtime)) as events:
             async for event in events:
                 here.call_soon_threadsafe(queue.put_nowait, event)
 
@@ -73,6 +103,13 @@ async def explain(
 ) -> Result[Decision | Refused, TurnReason]:
     """What would be decided of a turn; see `Runtime.explain`."""
     return await _on_default(lambda runtime: runtime.explain(text, session_id=session_id, **turn))
+
+
+async def explain_request(
+    messages: Sequence[Message], **turn: Unpack[TurnKeywords]
+) -> Result[Decision | Refused, TurnReason]:
+    """What would be decided of a request; see `Runtime.explain_request`."""
+    return await _on_default(lambda runtime: runtime.explain_request(messages, **turn))
 
 
 async def _on_default(call: Callable[[Runtime], Coroutine[Any, Any, _T]]) -> _T:

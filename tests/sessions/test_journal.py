@@ -404,8 +404,9 @@ async def test_l1_a_persons_approval_stands_in_the_audit_chain_without_the_argum
 async def test_r16_a_turn_that_may_carry_private_content_to_the_cloud_stands_in_the_audit_chain() -> None:
     async with stored(None, ScriptedProvider("ok", "ok")) as (runtime, store):
         session_id = await runtime.start_session()
-        await runtime.submit_turn(session_id, "mail ada@example.org", route="cloud", allow_private=True)
-        await runtime.submit_turn(session_id, "hello", route="cloud")
+        card = "my card is 4012 8888 8888 1881"
+        await runtime.submit_turn(session_id, card, route="cloud", allow_private=True)
+        await runtime.submit_turn(session_id, "hello", route="cloud", allow_private=True)
         rows = await store.audit_rows()
 
     assert [(row.entry.action, row.entry.subject) for row in rows] == [("declassification", session_id)]

@@ -22,10 +22,13 @@ from mead.core.reasons import HttpStatus
 from mead.core.result import Err, Ok
 from mead.providers.protocol import Reply
 from mead.testing import ProviderRequest, ScriptedProvider, quote_everything
-from support import heard, runtime
+from support import Easy, heard, runtime
 
 CARD = "4012 8888 8888 1881"
-HARD = " Analyse, design and prove it step by step: ```def f(): ...``` compare the complexity."
+HARD = (
+    " Write a Python function that merges overlapping intervals, analyse its complexity, and prove that it "
+    "is correct:\n```python\ndef merge(intervals):\n    ...\n```"
+)
 
 
 class Step(Struct, frozen=True):
@@ -173,7 +176,7 @@ async def test_r16_an_auto_turn_after_a_local_one_is_answered_from_it_and_stays_
         session_id = await opened.start_session()
         await opened.submit_turn(session_id, "the vault is under the oak", route="local")
         easy = (await opened.submit_turn(session_id, "and where is it?")).unwrap()
-        hard = (await opened.submit_turn(session_id, "and now this." + HARD)).unwrap()
+        hard = (await opened.submit_turn(session_id, HARD.strip())).unwrap()
 
     assert (easy.route, easy.label) == ("local", "local_only")
     assert (hard.route, hard.label) == ("cloud", "shareable")
@@ -212,7 +215,8 @@ async def test_r16_a_private_tool_result_makes_a_local_turn_local_only() -> None
     local = ScriptedProvider(
         Reply(content=(ToolUseBlock("a", "account", {}),), stop_reason="tool_use"), "It ends in 1881."
     )
-    async with runtime(local, ScriptedProvider(otherwise="cloud"), tools=[account]) as opened:
+    cloud = ScriptedProvider(otherwise="cloud")
+    async with runtime(local, cloud, tools=[account], classifier=Easy()) as opened:
         session_id = await opened.start_session()
         answer = (await opened.submit_turn(session_id, "what is my account?")).unwrap()
 
@@ -255,7 +259,7 @@ async def test_r10_what_a_tool_told_the_local_model_reaches_the_cloud_model_in_n
         "diary answered: I quit my job on Tuesday.",
     )
     cloud = ScriptedProvider(otherwise="cloud")
-    async with runtime(local, cloud, tools=[diary]) as opened:
+    async with runtime(local, cloud, tools=[diary], classifier=Easy()) as opened:
         session_id = await opened.start_session()
         answer = (await opened.submit_turn(session_id, "what is in it?")).unwrap()
         (await opened.submit_turn(session_id, "and now?", route="cloud", tools="none")).unwrap()

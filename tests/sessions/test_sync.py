@@ -16,7 +16,7 @@ import pytest
 import mead
 from mead.core.reasons import Cancelled, NoSuchSession, ShuttingDown
 from mead.core.result import Err
-from mead.sessions.default import close_default
+from mead.sessions.default import close_default, explain_request, stream_request, submit_request
 from mead.sessions.sync import BackgroundLoop
 from mead.testing import ProviderRequest, ScriptedProvider
 from support import slots
@@ -51,6 +51,15 @@ def test_every_method_waits_for_its_result(opened: mead.SyncRuntime) -> None:
     assert isinstance(opened.for_owner("ada").history(session_id), Err)
     assert opened.stop_session(session_id)
     assert isinstance(opened.submit_turn(session_id, "four"), Err)
+
+
+def test_requests_with_their_own_history_wait_too(opened: mead.SyncRuntime) -> None:
+    messages = [mead.Message("user", "one"), mead.Message("assistant", "two"), mead.Message("user", "three")]
+
+    assert opened.submit_request(messages).unwrap().text == "heard three"
+    assert [type(event).__name__ for event in opened.stream_request(messages)] == ["Delta", "Finished"]
+    assert isinstance(opened.explain_request(messages).unwrap(), mead.Decision)
+    assert opened.sessions() == ()
 
 
 async def test_it_works_inside_a_running_loop_as_in_a_notebook(opened: mead.SyncRuntime) -> None:
@@ -301,6 +310,20 @@ def test_the_modules_functions_use_one_default_runtime(default: None) -> None:
     assert not mead.cancel_turn(session_id)
     assert mead.stop_session(session_id)
     assert mead.history(session_id) == Err(NoSuchSession(detail=mead.history(session_id).reason.detail))  # type: ignore[union-attr]  # it is an Err
+
+
+def test_the_default_runtime_answers_requests(default: None) -> None:
+    messages = [mead.Message("user", "one")]
+
+    async def awaited() -> list[mead.TurnEvent]:
+        assert (await mead.aio.submit_request(messages)).unwrap().text == "heard one"
+        assert isinstance((await mead.aio.explain_request(messages)).unwrap(), mead.Decision)
+        return [event async for event in mead.aio.stream_request(messages)]
+
+    assert submit_request(messages).unwrap().text == "heard one"
+    assert isinstance(explain_request(messages).unwrap(), mead.Decision)
+    for events in (list(stream_request(messages)), asyncio.run(awaited())):
+        assert [type(event).__name__ for event in events] == ["Delta", "Finished"]
 
 
 def test_sessions_outlive_any_asyncio_run(default: None) -> None:

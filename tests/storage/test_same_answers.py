@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from mead.core.turns import Label
 from mead.core.usage import Usage
 from mead.storage import Fenced, Store, StoreError
 from mead.storage.memory import MemoryStore
@@ -22,10 +23,11 @@ from mead.storage.protocol import (
     SessionChange,
     Settlement,
     ToolRow,
+    TurnMarks,
     UsageGroup,
 )
 from mead.storage.sqlite import SqliteStore
-from mead.testing.stores import call, done, egress, exchange, failed, session, start, tool, want
+from mead.testing.stores import answered, call, done, egress, exchange, failed, session, start, tool, want
 
 OFTEN = ["create", "begin", "open a call", "close a call", "start a tool", "finish a tool", "end", "fail"] * 8
 
@@ -41,6 +43,8 @@ def step_of(seed: int) -> tuple[str, Step]:
     data, outcome = pick([None, b"1", b"22"]), pick(["done", "error", "unknown"])
     count, tags = pick([None, 0, 3]), pick([(), ("x",), ("x", "y", "x")])
     row = replace(call(index, session_id=name), owner=owner, tags=tags, opened_at=at)
+    label: Label = pick(["shareable", "local_only"])
+    prints = pick([None, b"", b"%07d-" % n])
     usage = Usage(input_tokens=count, output_tokens=n)
     used = replace(row, status="closed", usage=usage, cost_usd=None if count is None else n / 4)
 
@@ -50,6 +54,12 @@ def step_of(seed: int) -> tuple[str, Step]:
             turns[name] = outcome
         return outcome
 
+    async def end(store: Store, turns: dict[str, Begun]) -> object:
+        number = of(turns).number
+        ends = done(number, name, state=data, answer=b"answer", told_effects=flag, fingerprints=prints)
+        ends = replace(ends, turn=exchange(number, label=label))
+        return await store.end_turn(ends, epoch=of(turns).epoch)
+
     def of(turns: dict[str, Begun]) -> Begun:
         return turns.get(name, Begun(epoch=n, number=n, version=0))
 
@@ -58,8 +68,19 @@ def step_of(seed: int) -> tuple[str, Step]:
 
     todo: dict[str, Step] = {
         "create": lambda store, _: store.create_session(
-            replace(session(name, owner=owner, updated_at=at), state=data), [exchange(n)] if flag else []
+            replace(session(name, owner=owner, updated_at=at), state=data),
+            [exchange(n, label=label)] if flag else [],
         ),
+        "create requests": lambda store, _: store.create_session(
+            replace(session(name, owner=owner, updated_at=at), kind="requests")
+        ),
+        "answer": lambda store, turns: store.end_turn(
+            answered(of(turns).number, name, answer=data, fingerprints=b"%07d " % n), epoch=of(turns).epoch
+        ),
+        "mark": lambda store, _: store.mark_turns(
+            [TurnMarks(session_id=name, number=n, fingerprints=b"%07d+" % n, at=at)]
+        ),
+        "prune": lambda store, _: store.prune_requests(at),
         "get": lambda store, _: store.get_session(owner, name),
         "list": lambda store, _: store.list_sessions(owner, limit=n, before=(at, name) if flag else None),
         "update": lambda store, _: store.update_session(
@@ -77,10 +98,7 @@ def step_of(seed: int) -> tuple[str, Step]:
         ),
         "start a tool": lambda store, turns: store.start_tool(a_tool(turns), epoch=of(turns).epoch),
         "finish a tool": lambda store, turns: store.finish_tool(replace(a_tool(turns), status=outcome)),
-        "end": lambda store, turns: store.end_turn(
-            done(of(turns).number, name, state=data, answer=b"answer", told_effects=flag),
-            epoch=of(turns).epoch,
-        ),
+        "end": end,
         "fail": lambda store, turns: store.end_turn(
             failed(of(turns).number, name, answer=data), epoch=of(turns).epoch
         ),
@@ -108,6 +126,9 @@ async def everything(store: Store) -> list[object]:
     found: list[object] = [await store.usage_rows(), await store.spent("day", 0.0)]
     for owner in ("local", "other"):
         found += [await store.list_sessions(owner), await store.egress(owner)]
+        found += [(await store.fingerprints_since(owner))[0], await store.egress_sums(owner)]
+        unmarked = await store.unmarked_turns(owner, limit=1000)
+        found.append(sorted(unmarked, key=lambda each: (each.session_id, each.turn.number)))
     for name in ("a", "b", "c", "k1", "k2"):
         found += [await store.get_session(owner, name) for owner in ("local", "other")]
         found += [await store.turns_of(name), await store.tools_of(name), await store.untold_effects(name)]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from mead.cli._terminal import fail_usage, say
-from mead.core.messages import clean_text
 from mead.sessions.runtime import Runtime
+from mead.sessions.shelf import one_line as one_line
 from mead.sessions.sync import SyncRuntime
 from mead.settings import ConfigError, Settings, load
 from mead.storage import Store, StoreError, open_store
@@ -114,11 +114,6 @@ def title_of(text: str) -> str | None:
     """What a session is called that begins with a text: its first line, short."""
     line = one_line(text.strip().partition("\n")[0])
     return (line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1] + "…") or None
-
-
-def one_line(text: str) -> str:
-    """A title without line breaks, and without what cannot be stored."""
-    return " ".join(clean_text(text).split())
 
 
 @contextlib.contextmanager

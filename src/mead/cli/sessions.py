@@ -24,14 +24,11 @@ from mead.cli._store import (
 )
 from mead.cli._terminal import fail_usage, is_terminal, safe, say, write, write_answer
 from mead.core.messages import text_of
-from mead.core.options import Options
-from mead.sessions.session import new_session_id
+from mead.sessions import shelf
 from mead.sessions.transfer import TransferError, read_sessions, to_jsonl, to_markdown
 from mead.storage import Store
 from mead.storage.protocol import (
     AlreadyRunning,
-    AuditEntry,
-    SessionChange,
     SessionRecord,
     StoredTurn,
 )
@@ -121,9 +118,7 @@ def rename_command(config: Path | None, /, session: str, title: str) -> None:
     """Give a session a title."""
 
     async def rename(store: Store) -> None:
-        record = await _find(store, session)
-        change = SessionChange(updated_at=record.updated_at, title=one_line(title) or None)
-        await store.update_session(OWNER, record.session_id, change)
+        await shelf.change(store, await _find(store, session), title=title)
 
     with_store(store_settings(config), rename)
 
@@ -137,11 +132,10 @@ def fork_command(config: Path | None, /, session: str, turn: int | None) -> None
 
     async def fork(store: Store) -> str:
         record = await _find(store, session)
-        await _check_turn(store, record, turn)
-        made = await store.fork(OWNER, record.session_id, new_id=new_session_id(), at=time.time(), up_to=turn)
-        if made is None:
-            fail_usage(_GONE)
-        return made.session_id
+        made = await shelf.fork(store, record, turn)
+        if not isinstance(made, str):
+            fail_usage(_GONE if made is None else str(made))
+        return made
 
     write(with_store(store_settings(config), fork))
 
@@ -156,14 +150,15 @@ def rewind_command(config: Path | None, /, session: str, turn: int, yes: bool) -
 
     async def look(store: Store) -> SessionRecord:
         record = await _find(store, session)
-        await _check_turn(store, record, turn)
+        missing = await shelf.find_missing(store, record.session_id, [turn] if turn else [])
+        if missing is not None:
+            fail_usage(str(missing))
         return record
 
     async def rewind(store: Store) -> None:
-        rewound = await store.rewind(OWNER, record.session_id, to=turn, at=time.time())
-        if rewound is None or isinstance(rewound, AlreadyRunning):
-            fail_usage(_GONE if rewound is None else _BUSY)
-        await _audit(store, "rewind", record.session_id, to=str(turn))
+        rewound = await shelf.rewind(store, record, turn)
+        if not isinstance(rewound, SessionRecord):
+            fail_usage(_BUSY if isinstance(rewound, AlreadyRunning) else str(rewound or _GONE))
 
     settings = store_settings(config)
     record = with_store(settings, look)
@@ -183,7 +178,7 @@ def export_command(config: Path | None, /, session: str, markdown: bool) -> None
     async def export(store: Store) -> tuple[SessionRecord, tuple[StoredTurn, ...]]:
         record = await _find(store, session)
         turns = await store.turns_of(record.session_id)
-        await _audit(store, "export", record.session_id)
+        await shelf.note(store, OWNER, "export", record.session_id)
         return record, turns
 
     record, turns = with_store(store_settings(config), export)
@@ -207,19 +202,8 @@ def import_command(config: Path | None, /, file: Path) -> None:
 
     async def bring(store: Store) -> None:
         for one in brought:
-            now = time.time()
-            record = SessionRecord(
-                session_id=new_session_id(),
-                owner=OWNER,
-                created_at=now,
-                updated_at=now,
-                title=one_line(one.title or "") or None,
-                tags=one.tags,
-                options=Options(system=one.system),
-                turn_timeout_s=settings.sessions.turn_timeout_s or TURN_TIMEOUT_S,
-            )
-            await store.create_session(record, [StoredTurn.of(turn, finished_at=now) for turn in one.turns])
-            await _audit(store, "import", record.session_id)
+            timeout_s = settings.sessions.turn_timeout_s or TURN_TIMEOUT_S
+            record = await shelf.bring_in(store, OWNER, one, turn_timeout_s=timeout_s)
             count = "1 turn" if len(one.turns) == 1 else f"{len(one.turns):,} turns"
             write(safe(f"{record.session_id}  {_title(record.title)}  {count}"))
 
@@ -239,7 +223,7 @@ def delete_command(config: Path | None, /, session: str, yes: bool) -> None:
     async def delete(store: Store) -> None:
         if not await store.delete_session(OWNER, record.session_id):
             fail_usage(_GONE)
-        await _audit(store, "delete", record.session_id)
+        await shelf.note(store, OWNER, "delete", record.session_id)
 
     settings = store_settings(config)
     record = with_store(settings, look)
@@ -263,7 +247,7 @@ def prune_command(config: Path | None, /, days: int, yes: bool) -> None:
 
     async def prune(store: Store) -> int:
         count = await store.delete_older_than(time.time() - days * 86_400)
-        await _audit(store, "prune", "*", older_than_days=str(days), sessions=str(count))
+        await shelf.note(store, OWNER, "prune", "*", older_than_days=str(days), sessions=str(count))
         return count
 
     settings = store_settings(config)
@@ -288,21 +272,6 @@ def _confirm(question: str, *, yes: bool) -> None:
     if not click.confirm(safe(question), err=True):
         say("Nothing was changed.")
         sys.exit(1)
-
-
-async def _check_turn(store: Store, record: SessionRecord, turn: int | None) -> None:
-    """Ends the program with a sentence where the session has no such turn; 0 stands before the first."""
-    numbers = [stored.number for stored in await store.turns_of(record.session_id)]
-    if turn and turn not in numbers:
-        has = f"its last one is turn {numbers[-1]}" if numbers else "it has none"
-        fail_usage(f"there is no turn {turn} in the history of {record.session_id}; {has}")
-
-
-async def _audit(store: Store, action: str, subject: str, **details: str) -> None:
-    entry = AuditEntry(
-        at=time.time(), owner=OWNER, action=f"session.{action}", subject=subject, details=details
-    )
-    await store.append_audit(entry)
 
 
 def _title(title: str | None) -> str:

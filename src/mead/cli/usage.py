@@ -7,69 +7,23 @@ import csv
 import datetime
 import io
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias, cast, get_args
+from typing import Literal, TypeAlias, cast, get_args
 
 import click
-from msgspec import Struct
 
 from mead.cli._json import write_json
 from mead.cli._store import is_there, store_url
 from mead.cli._terminal import fail_usage, safe, say, write
-from mead.ledger.money import NANO, shown_usd
+from mead.ledger.money import shown_usd
+from mead.sessions.usage import COLUMNS, UsageLine, UsageReport, no_usage, usage_rows, usage_shape
 from mead.settings import ConfigError, Settings, load
 from mead.storage import StoreError, open_store
-from mead.storage.protocol import CallRow, UsageFilter, UsageGroup, UsageSum
+from mead.storage.protocol import UsageGroup
 
-_NEWEST = 1000
-"""How many calls are looked at to say of when their prices are."""
 _NAMELESS = {"model": "(unknown)", "tag": "(no tag)"}
-_COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
-_COLUMNS = ("calls", "unknown_calls", *_COUNTS, "cost_usd", "unpriced_calls")
 _FULL, _EIGHTHS = "█", " ▏▎▍▌▋▊▉"
 _Form: TypeAlias = Literal["table", "json", "csv", "plot"]
-
-
-class UsageStore(Protocol):
-    """The part of a store that the ledger is read from; see `mead.storage.Store`."""
-
-    async def usage_sums(
-        self, by: UsageGroup, which: UsageFilter, *, utc_offset_s: int = 0
-    ) -> Sequence[UsageSum]: ...
-
-    async def usage_rows(self, which: UsageFilter, *, limit: int) -> Sequence[CallRow]: ...
-
-
-class UsageLine(Struct, frozen=True, kw_only=True):
-    """The calls of one group. Where there are `unknown_calls` the counts are lower bounds, where there are
-    `unpriced_calls` the cost is one; the cost is `None` if no call has one."""
-
-    key: str
-    calls: int
-    unknown_calls: int
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    cache_write_tokens: int
-    reasoning_tokens: int
-    nano_usd: int | None
-    unpriced_calls: int
-
-    @property
-    def cost_usd(self) -> float | None:
-        """The cost in USD."""
-        return None if self.nano_usd is None else self.nano_usd / NANO
-
-
-class UsageReport(Struct, frozen=True, kw_only=True):
-    """What is shown: a line for each group, and all calls together, each once. `prices` are the oldest and
-    the newest day that the costs' prices are of; `None` where they have none."""
-
-    by: UsageGroup
-    lines: tuple[UsageLine, ...]
-    total: UsageLine
-    prices: tuple[str, str] | None
 
 
 @click.command("usage")
@@ -108,7 +62,7 @@ def command(
     except (ConfigError, StoreError) as error:
         fail_usage(str(error))
     if form == "json":
-        write_json(report_json(report, since, until))
+        write_json(usage_shape(report, since, until))
     elif form == "csv":
         write(report_csv(report), newline=False)
     elif not report.lines:
@@ -137,7 +91,7 @@ async def _report(
     settings: Settings, by: UsageGroup, since: datetime.datetime | None, until: datetime.datetime | None
 ) -> UsageReport:
     if not is_there(settings):
-        return UsageReport(by=by, lines=(), total=_total(()), prices=None)
+        return no_usage(by)
     store = open_store(store_url(settings))
     await store.open()
     try:
@@ -146,81 +100,20 @@ async def _report(
         await store.aclose()
 
 
-async def usage_rows(
-    store: UsageStore,
-    by: UsageGroup = "day",
-    *,
-    since: datetime.datetime | None = None,
-    until: datetime.datetime | None = None,
-) -> UsageReport:
-    """The ledger's sums, of all owners. `since` and `until` are days in UTC, and the last one counts too."""
-    which = UsageFilter(
-        since=None if since is None else _begin(since),
-        until=None if until is None else _begin(until + datetime.timedelta(days=1)),
-    )
-    sums = await store.usage_sums(by, which)
-    # A call has one route, but may have several tags: so this adds up every call once.
-    once = sums if by == "route" else await store.usage_sums("route", which)
-    newest = await store.usage_rows(which, limit=_NEWEST)
-    days = sorted({call.price_date for call in newest if call.price_date is not None})
-    return UsageReport(
-        by=by,
-        lines=tuple([_line(each) for each in sums]),
-        total=_total([_line(each) for each in once]),
-        prices=(days[0], days[-1]) if days else None,
-    )
-
-
-def _begin(day: datetime.datetime) -> float:
-    return day.replace(tzinfo=datetime.UTC).timestamp()
-
-
-def _line(found: UsageSum) -> UsageLine:
-    counts = {name: getattr(found, name) for name in ("key", "calls", "unknown_calls", *_COUNTS)}
-    unpriced = found.unpriced_calls
-    nano_usd = None if unpriced == found.calls else round(found.cost_usd * NANO)
-    return UsageLine(**counts, nano_usd=nano_usd, unpriced_calls=unpriced)
-
-
-def _total(lines: Sequence[UsageLine]) -> UsageLine:
-    counts = {
-        name: sum([getattr(line, name) for line in lines])
-        for name in ("calls", "unknown_calls", *_COUNTS, "unpriced_calls")
-    }
-    costs = [line.nano_usd for line in lines if line.nano_usd is not None]
-    return UsageLine(key="total", nano_usd=sum(costs) if costs or not lines else None, **counts)
-
-
 # How it is written
-
-
-def report_json(
-    report: UsageReport, since: datetime.datetime | None, until: datetime.datetime | None
-) -> dict[str, object]:
-    """The report as `--json` writes it."""
-    oldest, newest = report.prices or (None, None)
-    return {
-        "ok": True,
-        "by": report.by,
-        "since": None if since is None else f"{since:%Y-%m-%d}",
-        "until": None if until is None else f"{until:%Y-%m-%d}",
-        "rows": [{"key": line.key, **_values(line)} for line in report.lines],
-        "total": _values(report.total),
-        "prices": {"oldest": oldest, "newest": newest},
-    }
 
 
 def report_csv(report: UsageReport) -> str:
     """The report as `--csv` writes it: a line of names, then one for each group. Unknown is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([report.by, *_COLUMNS])
+    writer.writerow([report.by, *COLUMNS])
     writer.writerows([[line.key, *_values(line).values()] for line in report.lines])
     return text.getvalue()
 
 
 def _values(line: UsageLine) -> dict[str, object]:
-    return {name: getattr(line, name) for name in _COLUMNS}
+    return {name: getattr(line, name) for name in COLUMNS}
 
 
 def table_of(report: UsageReport) -> list[str]:

@@ -11,7 +11,8 @@ from msgspec import Struct
 from mead.core.scope import NULL_SCOPE, Scope, Taint
 
 if TYPE_CHECKING:
-    from mead.core.messages import DocumentBlock, ImageBlock
+    from mead.core.messages import DocumentBlock, ImageBlock, Tool
+    from mead.core.turns import Finding
 
 Route: TypeAlias = Literal["local", "cloud"]
 RouteChoice: TypeAlias = Literal["auto", "local", "cloud"]
@@ -42,6 +43,10 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int | None = None
     stop: tuple[str, ...] | None = None
     response_format: ResponseFormat | None = None
+    tool_choice: str | None = None
+    """Which tool the first reply of a turn must call: the name of one, or `"required"` for any."""
+    parallel_tools: bool | None = None
+    """Whether a reply may ask for several tools at once; `None` leaves it to the model."""
     thinking: bool | Literal["low", "medium", "high"] | None = None
     extra: Mapping[str, object] | None = None
     """Fields for the request body that mead has no word for, passed on as they are."""
@@ -52,6 +57,8 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When the call must be over, on the event loop's clock (monotonic seconds)."""
     route: Route | None = None
     """The route of the turn that the call belongs to; `None` for a call outside a turn."""
+    private: bool = False
+    """Whether the call takes private content to the cloud model, because the turn says `allow_private`."""
     scope: Scope = NULL_SCOPE
 
     def over(self, base: Options) -> Options:
@@ -64,17 +71,21 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.structs.replace(self, **filled) if filled else self
 
 
-_LAYERED = tuple(name for name in Options.__struct_fields__ if name not in ("deadline", "route", "scope"))
+_FILLED_IN = ("deadline", "route", "private", "scope")
+_LAYERED = tuple(name for name in Options.__struct_fields__ if name not in _FILLED_IN)
 NO_OPTIONS = Options()
 
 
 class TurnOptions(Struct, frozen=True, kw_only=True):
     """What one turn asks for. `session_id` is `None` outside a session.
 
-    `tools`: `None` shows the tools that only read, `"effect"` also those with side effects, `"none"` no
-    tool. `allow_private` lets a turn that is forced to the cloud carry private content. The router fills in
+    `tools`: `None` shows the tools that only read, `"effect"` also those with side effects, `"none"` no tool
+    of the hub. `client_tools` are the caller's own: a call of one ends the turn, and its result begins the
+    next. `allow_private` lets a turn that is forced to the cloud carry private content. The router fills in
     `taint` and `private` (whether the turn is `local_only`) for the hub. `note` is something that the local
     model is told besides; a repeat of a turn under its `idempotency_key` gives the first one's result.
+    `known_private` is what a session knows to be private in the newest turn: text of `local_only` turns that
+    a client has brought along.
     """
 
     route: RouteChoice = "auto"
@@ -88,7 +99,9 @@ class TurnOptions(Struct, frozen=True, kw_only=True):
     owner: str = "local"
     tags: tuple[str, ...] = ()
     scope: Scope = NULL_SCOPE
+    client_tools: tuple[Tool, ...] = ()
     taint: Taint | None = None
     private: bool = False
     note: str | None = None
     idempotency_key: str | None = None
+    known_private: tuple[Finding, ...] = ()

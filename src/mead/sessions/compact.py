@@ -12,7 +12,8 @@ from mead.core.turns import Turn
 
 if TYPE_CHECKING:
     from mead.core.options import RouteChoice
-    from mead.sessions.runtime import Runtime, SessionKeywords, TurnKeywords
+    from mead.sessions.keywords import SessionKeywords, TurnKeywords
+    from mead.sessions.runtime import Runtime
 
 _ASK = (
     "Summarise our conversation so far, so that somebody who has only your summary can go on with it: what "

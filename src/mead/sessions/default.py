@@ -11,16 +11,18 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Unpack
 
+from mead.core.messages import Message
 from mead.core.reasons import NoSuchSession, TurnReason
 from mead.core.result import Result
 from mead.core.turns import Answer, Decision, Turn
 from mead.router.decide import Refused
 from mead.sessions.events import TurnEvent
-from mead.sessions.runtime import Runtime, SessionKeywords, TurnKeywords
+from mead.sessions.keywords import SessionKeywords, TurnKeywords
+from mead.sessions.runtime import Runtime
 from mead.sessions.sync import SyncRuntime
 
 _lock = threading.Lock()
@@ -77,6 +79,18 @@ def stream_turn(session_id: str, text: str, **turn: Unpack[TurnKeywords]) -> Gen
     return default_runtime().stream_turn(session_id, text, **turn)
 
 
+def submit_request(messages: Sequence[Message], **turn: Unpack[TurnKeywords]) -> Result[Answer, TurnReason]:
+    """Answers a conversation that is brought along; see `Runtime.submit_request`."""
+    return default_runtime().submit_request(messages, **turn)
+
+
+def stream_request(
+    messages: Sequence[Message], **turn: Unpack[TurnKeywords]
+) -> Generator[TurnEvent, None, None]:
+    """The same, and yields its events; see `Runtime.stream_request`."""
+    return default_runtime().stream_request(messages, **turn)
+
+
 def cancel_turn(session_id: str) -> bool:
     """Cancels the running turn; see `Runtime.cancel_turn`."""
     return default_runtime().cancel_turn(session_id)
@@ -97,3 +111,10 @@ def explain(
 ) -> Result[Decision | Refused, TurnReason]:
     """What would be decided of a turn; see `Runtime.explain`."""
     return default_runtime().explain(text, session_id=session_id, **turn)
+
+
+def explain_request(
+    messages: Sequence[Message], **turn: Unpack[TurnKeywords]
+) -> Result[Decision | Refused, TurnReason]:
+    """What would be decided of a request; see `Runtime.explain_request`."""
+    return default_runtime().explain_request(messages, **turn)

@@ -32,10 +32,12 @@ from mead.core.scope import CallRecord, EgressRecord
 from mead.core.turns import Answer, Turn, TurnResult
 from mead.core.unbroken import unbroken
 from mead.core.usage import Usage
+from mead.sessions.stored import create_stored
 from mead.storage import Fenced, Store, StoreError
 from mead.storage.protocol import (
     AlreadyRunning,
     AuditEntry,
+    BeginOutcome,
     Begun,
     CallRow,
     EgressRow,
@@ -77,6 +79,7 @@ class TurnJournal:
         self._session = session
         self._options = options
         self._question = question
+        self._is_request = session.kind == "requests"
         self._cost = cost
         self._number = 0
         self._epoch: int | None = None
@@ -93,25 +96,13 @@ class TurnJournal:
 
     async def begin(self, number: int) -> Begin | TurnResult:
         """Claims the session; a result where the turn is not to be run at all."""
-        session, options = self._session, self._options
         await self._free()
-        outcome = await self._store.begin_turn(
-            TurnStart(
-                session_id=session.session_id,
-                number=number,
-                owner=session.owner,
-                tags=options.tags,
-                question=self._question.data,
-                started_at=time.time(),
-                idempotency_key=options.idempotency_key,
-                request_hash=request_hash(self._question, options) if options.idempotency_key else None,
-            )
-        )
-        match outcome:
+        match await self._begin(number):
             case Begun(epoch=epoch, number=given, version=version, untold=untold):
                 self._epoch, self._number, self._version = epoch, given, version
-                reload = version != session.version
-                return Begin(given, reload=reload, note=_note_of(untold))
+                if self._is_request:  # what went before was another conversation
+                    return Begin(given)
+                return Begin(given, reload=version != self._session.version, note=_note_of(untold))
             case AlreadyRunning():
                 return Err(SessionBusy(detail="another process is answering a turn of the session"))
             case Joined():
@@ -119,13 +110,44 @@ class TurnJournal:
             case Replayed(answer=None):
                 return Err(Interrupted(detail="the process that ran this turn died in it"))
             case Replayed(answer=answer):
-                return decode_result(answer or b"")
+                return decode_result(answer or b"", brought=self._brought)
             case KeyConflict():
                 return Err(
                     IdempotencyConflict(detail="the idempotency key was used before, with another request")
                 )
             case NoSession():
                 return Err(NoSuchSession(detail="the session was deleted"))
+
+    @property
+    def _brought(self) -> EncodedMessages | None:
+        """What a client has brought: it is not kept, for who repeats the request brings it again."""
+        return self._question if self._is_request else None
+
+    async def _begin(self, number: int) -> BeginOutcome:
+        session, options = self._session, self._options
+        start = TurnStart(
+            session_id=session.session_id,
+            number=number,
+            owner=session.owner,
+            tags=options.tags,
+            question=b"" if self._is_request else self._question.data,
+            started_at=time.time(),
+            idempotency_key=options.idempotency_key,
+            request_hash=request_hash(self._question, options) if options.idempotency_key else None,
+        )
+        if self._is_request and not session.is_stored:
+            await self._create()
+        outcome = await self._store.begin_turn(start)
+        if self._is_request and isinstance(outcome, NoSession):  # it was not used for long, and deleted
+            await self._create()
+            outcome = await self._store.begin_turn(start)
+        return outcome
+
+    async def _create(self) -> None:
+        """Keeps the session of a request; for one with a key another process may have done so."""
+        with contextlib.suppress(ValueError):
+            await create_stored(self._store, self._session)
+        self._session.is_stored = True
 
     async def _free(self) -> None:
         """Ends an earlier turn whose end could not be written down: the store still takes it for running."""
@@ -215,13 +237,17 @@ class TurnJournal:
         row = EgressRow(session_id=session.session_id, turn=self._number, owner=session.owner, record=record)
         self._store.add_egress(row)
 
-    async def end(self, result: TurnResult, turn: Turn | None, *, told: bool) -> TurnResult:
+    async def end(
+        self, result: TurnResult, turn: Turn | None, *, told: bool, fingerprints: bytes | None = None
+    ) -> TurnResult:
         """Writes the turn's end, in one step; what then counts as its result. Not broken off by a cancel."""
         if not self.has_begun:
             return result
         now = time.time()
         state = None
-        if isinstance(result, Ok) and result.value.state is not UNSET:
+        if self._is_request:  # there is no history that could tell of it
+            turn, told = None, True
+        elif isinstance(result, Ok) and result.value.state is not UNSET:
             state = _encoded_state(result.value.state)
         # A failed turn may be repeated under its key, unless something was done in it: that is done once.
         replays = isinstance(result, Ok) or self._had_effects
@@ -229,13 +255,14 @@ class TurnJournal:
         end = TurnEnd(
             session_id=self._session.session_id,
             number=self._number,
-            status="failed" if turn is None else "done",
+            status="done" if isinstance(result, Ok) else "failed",
             finished_at=now,
             reason=None if isinstance(result, Ok) else result.reason.tag,
             turn=None if turn is None else StoredTurn.of(turn, finished_at=now, tags=self._options.tags),
-            answer=encode_result(result) if keyed else None,
+            answer=encode_result(result, brought=self._brought) if keyed else None,
             state=state,
             told_effects=told,
+            fingerprints=fingerprints,
         )
         epoch, self._epoch = self._claimed(), None
         try:
@@ -278,49 +305,64 @@ def _note_of(untold: Sequence[ToolRow]) -> str | None:
 def request_hash(question: EncodedMessages, options: TurnOptions) -> str:
     """Stands for all that a request asks for."""
     chosen = msgspec.structs.replace(options.options, scope=None, deadline=None)
-    parts = [options.route, options.tools, options.allow_private, msgspec.to_builtins(chosen)]
+    parts = [
+        options.route,
+        options.tools,
+        options.allow_private,
+        msgspec.to_builtins(chosen),
+        options.client_tools,
+    ]
     return hashlib.sha256(question.data + b"\0" + msgspec.json.encode(parts)).hexdigest()
 
 
 # Results and handlers' state as bytes
 
 
-def encode_result(result: TurnResult) -> bytes:
-    """A turn's result, to be given again under its idempotency key."""
+def encode_result(result: TurnResult, *, brought: EncodedMessages | None = None) -> bytes:
+    """A turn's result, to be given again under its idempotency key, without the messages that were `brought`
+    for it."""
     if isinstance(result, Err):
         return msgspec.json.encode({"reason": result.reason})
     answer = result.value
     fields = {name: getattr(answer, name) for name in Answer.__struct_fields__}
+    begin = b"" if brought is None else brought.data + b","
+    is_short = brought is not None and answer.messages.data.startswith(begin)
     fields["messages"] = {
-        "data": answer.messages.data,
+        "data": answer.messages.data[len(begin) :] if is_short else answer.messages.data,
+        "brought": is_short,
         "plain": answer.messages.plain,
         "closed": answer.messages.closed,
     }
+    handed = answer.handed_over
+    fields["handed_over"] = None if handed is None else handed.data
     fields.pop("state")
     return msgspec.json.encode(fields)
 
 
-def decode_result(data: bytes) -> TurnResult:
-    """The result again, without the handler's state."""
+def decode_result(data: bytes, *, brought: EncodedMessages | None = None) -> TurnResult:
+    """The result again, without the handler's state. `brought` is what it was encoded with."""
     found = msgspec.json.decode(data)
     if "reason" in found:
         return Err(msgspec.convert(found["reason"], type=TurnReason))
     messages = found.pop("messages")
+    begin = brought.data + b"," if brought is not None and messages.get("brought") else b""
     encoded = EncodedMessages(
-        base64.b64decode(messages["data"]), plain=messages["plain"], closed=messages["closed"]
+        begin + base64.b64decode(messages["data"]), plain=messages["plain"], closed=messages["closed"]
     )
     fields = {
         name: msgspec.convert(value, type=_ANSWER_TYPES[name])
         for name, value in found.items()
         if name in _ANSWER_TYPES
     }
+    if (handed := found.get("handed_over")) is not None:
+        fields["handed_over"] = EncodedMessages(base64.b64decode(handed), plain=False, closed=False)
     return Ok(Answer(messages=encoded, **fields))
 
 
 _ANSWER_TYPES = {
     field.name: field.type
     for field in msgspec.structs.fields(Answer)
-    if field.name not in ("messages", "state")
+    if field.name not in ("messages", "state", "handed_over")
 }
 
 

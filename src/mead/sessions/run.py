@@ -31,6 +31,7 @@ from mead.storage import Fenced, StoreError
 if TYPE_CHECKING:
     from mead.core.conversation import EncodedMessages
     from mead.sessions.session import Session
+    from mead.sessions.turn_texts import TurnTexts
 
 EndCause: TypeAlias = Literal["timeout", "cancelled", "interrupted", "shutting_down", "queue_timeout"]
 
@@ -70,7 +71,7 @@ class TurnRun:
 
     `result` resolves to the turn's result. `on_event`, where given, gets the previews of a streamed turn;
     `on_sent` gets what leaves this machine for it; `asks` says who approves its tool calls,
-    `journal` makes what it is written down with.
+    `journal` makes what it is written down with, `texts` says what is kept of its private text.
     """
 
     __slots__ = (
@@ -88,6 +89,7 @@ class TurnRun:
         "_started_at",
         "_stopped_by",
         "_task",
+        "_texts",
         "_timer",
         "deadline",
         "fenced",
@@ -111,6 +113,7 @@ class TurnRun:
         on_event: Callable[[TurnEvent], None] | None = None,
         asks: Asks = NOBODY,
         journal: Callable[[TurnOptions], TurnJournal] | None = None,
+        texts: TurnTexts | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._session = session
@@ -138,6 +141,7 @@ class TurnRun:
         self._keeps = True
         self._stopped_by: TurnReason | None = None
         self._journal = None if journal is None else journal(self.options)
+        self._texts = texts
         self.timeout_s = timeout_s
         self.result: asyncio.Future[TurnResult] = self._loop.create_future()
         self.deadline: float | None = None
@@ -239,21 +243,38 @@ class TurnRun:
 
     async def _conclude(self, result: TurnResult) -> None:
         """Writes the end down, where there is a store, and tells it."""
-        written = result
+        written: TurnResult = Err(Crashed(error="CancelledError"))  # unless the write comes to its end
         try:
+            result, fingerprints = await self._fingerprinted(result)
             if self._journal is not None and self._journal.has_begun:
-                written = Err(Crashed(error="CancelledError"))  # unless the write comes to its end
                 told = isinstance(result, Ok) and result.value.told_note
-                written = await self._journal.end(result, self.turn_of(result), told=told)
+                turn = self.turn_of(result)
+                written = await self._journal.end(result, turn, told=told, fingerprints=fingerprints)
+            else:
+                written = result
         except Exception as error:
             _log_crash(self._session.session_id, self.number, error)
             written = Err(Crashed(error=type(error).__name__), cause=error)
         finally:
             self._settle(written)
 
+    async def _fingerprinted(self, result: TurnResult) -> tuple[TurnResult, bytes | None]:
+        """The result, and what is to be kept of the turn's private text. Where that cannot be made the turn
+        has failed: nothing private is answered that would not be known again."""
+        if self._texts is None or not self._keeps:
+            return result, None
+        try:
+            return result, await self._texts.at_end(result, self.options)
+        except asyncio.CancelledError as error:  # the loop is being closed: the end is still to be written
+            return Err(Crashed(error="CancelledError"), cause=error), None
+        except Exception as error:
+            _log_crash(self._session.session_id, self.number, error)
+            return Err(Crashed(error=type(error).__name__), cause=error), None
+
     def turn_of(self, result: TurnResult) -> Turn | None:
-        """What of the turn enters the history; `None` for one that failed, or was answered before."""
-        if not (isinstance(result, Ok) and self._keeps):
+        """What of the turn enters the history; `None` for one that failed, was answered before, or is not
+        whole, since its caller is to run tools for it."""
+        if not (isinstance(result, Ok) and self._keeps) or result.value.client_calls:
             return None
         answer = result.value
         return Turn(
@@ -289,6 +310,8 @@ class TurnRun:
 
     def delta(self, text: str) -> None:
         if self._on_event is not None and not self.fenced:
+            if self._texts is not None:
+                self._texts.delta(text)
             self._on_event(Delta(text))
 
     def sent(self, record: EgressRecord) -> None:
@@ -301,7 +324,9 @@ class TurnRun:
 
     async def call_opened(self, call: CallRecord) -> None:
         self._check_fence()
-        if call.route == "cloud" and self.options.allow_private and call.number == 1:
+        if self._texts is not None:
+            self._texts.called(call.route)
+        if call.private and call.number == 1:
             await self._audited("declassification", self._session.session_id, {"allowed": "allow_private"})
         if self._journal is not None:
             await self._written(self._journal.open_call(call))

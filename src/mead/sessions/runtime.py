@@ -8,6 +8,7 @@ async with Runtime.open("mead.toml") as runtime:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import logging
 import time
@@ -15,21 +16,18 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypedDict, Unpack, get_args
+from typing import Self, Unpack, get_args
 
 import msgspec
 
-from mead.core.conversation import EncodedMessages, encode, encode_user
-from mead.core.messages import Block, DocumentBlock, ImageBlock, Message, TextBlock
-from mead.core.options import (
-    NO_OPTIONS,
-    BusyPolicy,
-    Options,
-    RouteChoice,
-    ToolChoice,
-    TurnOptions,
+from mead.core.messages import Message
+from mead.core.options import NO_OPTIONS, BusyPolicy, Options
+from mead.core.reasons import (
+    Crashed,
+    NoSuchSession,
+    ShuttingDown,
+    TurnReason,
 )
-from mead.core.reasons import IdempotencyConflict, InvalidOptions, NoSuchSession, ShuttingDown, TurnReason
 from mead.core.result import Err, Ok, Result
 from mead.core.turns import Answer, Decision, Handler, Hub, Turn
 from mead.ledger.accounts import Accounts
@@ -39,71 +37,43 @@ from mead.providers.protocol import close_provider
 from mead.providers.registry import check_addresses
 from mead.router import Router
 from mead.router.classifier import Classifier
-from mead.router.classifier.rules import RuleClassifier
+from mead.router.classifier.make import make_classifier
 from mead.router.decide import Refused
 from mead.router.slots import Slots, build_slots
+from mead.sessions._input import (
+    as_turns,
+    check_choice,
+    check_timeout,
+    read_request,
+    read_turn,
+    turn_options,
+)
+from mead.sessions._stream import Stream, read_events, wait_for
 from mead.sessions.approvals import Approver
 from mead.sessions.audit import note_settings
 from mead.sessions.compact import compact
 from mead.sessions.events import Finished, TurnEvent
 from mead.sessions.handlers import EchoHandler
-from mead.sessions.journal import TurnJournal, request_hash
+from mead.sessions.keywords import SessionKeywords, TurnKeywords
+from mead.sessions.private_texts import PrivateTexts
+from mead.sessions.requests import KEPT_S
 from mead.sessions.reservations import StoreReservations
-from mead.sessions.run import Asks, SentRecord, TurnRun
-from mead.sessions.session import Session, imported, new_session_id
+from mead.sessions.run import SentRecord, TurnRun
+from mead.sessions.session import Session, new_session_id
 from mead.sessions.stored import Load, create_stored, load_stored
+from mead.sessions.submissions import TURN_TIMEOUT_S, Submissions
 from mead.settings import Settings, load
-from mead.storage import Store, open_store
-from mead.storage.protocol import AuditEntry
+from mead.storage import Store, StoreError, open_store
+from mead.storage._fingerprints import FingerprintLog
+from mead.storage.memory import MemoryStore
+from mead.storage.protocol import AuditEntry, StoredTurn
 
-TURN_TIMEOUT_S = 30.0
-"""A turn's deadline where neither settings, session nor turn set one (S3)."""
 EGRESS_KEPT = 10_000
 """How many egress records a runtime remembers, the newest."""
 
+__all__ = ["EGRESS_KEPT", "TURN_TIMEOUT_S", "Runtime", "SessionKeywords", "TurnKeywords"]
+
 _log = logging.getLogger("mead.sessions")
-
-
-class SessionKeywords(TypedDict, total=False):
-    """What a session may say when it is started.
-
-    `system` and `options` hold for each of its turns (S9). `turn_timeout_s` is a turn's deadline in seconds,
-    `busy` what a turn does while another runs (S6). `history` is what went before: turns keep their labels,
-    bare messages become `local_only`. `state` is handed to the handler; `handler` replaces the runtime's.
-    `title` is for people, in a store.
-    """
-
-    system: str | None
-    options: Options
-    turn_timeout_s: float | None
-    busy: BusyPolicy | None
-    history: Sequence[Message] | Sequence[Turn]
-    state: object
-    handler: Handler | None
-    tags: Sequence[str]
-    title: str | None
-
-
-class TurnKeywords(TypedDict, total=False):
-    """What a turn may say.
-
-    `route` forces a slot (R1); `tools` widens (`"effect"`) or hides (`"none"`) what the model is shown (R8);
-    `options` are the nearest layer of generation options (S9); `allow_private` lets a turn that is forced to
-    the cloud carry private content; `busy` and `turn_timeout_s` override the session's; `asks` promises that
-    whoever reads the turn's stream answers `ApprovalNeeded`. A repeat of a turn under the same
-    `idempotency_key` gives the first one's result, and runs nothing; it needs a store.
-    """
-
-    route: RouteChoice
-    tools: ToolChoice
-    options: Options
-    attachments: Sequence[ImageBlock | DocumentBlock]
-    allow_private: bool
-    busy: BusyPolicy | None
-    turn_timeout_s: float | None
-    tags: Sequence[str]
-    asks: bool
-    idempotency_key: str | None
 
 
 class _Shared:
@@ -141,20 +111,37 @@ class Runtime:
         self.settings = settings = settings or Settings()
         self.owner = "local"
         self.slots = slots if slots is not None else build_slots(settings)
-        classifier = classifier or RuleClassifier(
-            private_words=settings.classifier.private_words, threshold=settings.classifier.threshold
-        )
         if hub is not None and tools:
             raise ValueError("give tools or a hub, not both: a hub has tools of its own")
         self.hub = hub if hub is not None else _hub(settings, tools)
         if store is None and settings.storage.url is not None:
             store = open_store(settings.storage.url)
+        forgets = store is None or isinstance(store, MemoryStore)
+        classifier = classifier or make_classifier(settings, keeps=not forgets)
         self._accounts = Accounts(settings, reservations=None if store is None else StoreReservations(store))
-        self.router = Router(self.slots, self.hub, classifier=classifier, accounts=self._accounts)
-        self._approver = approver
+        self.router = Router(
+            self.slots,
+            self.hub,
+            classifier=classifier,
+            accounts=self._accounts,
+            escalation=settings.router.escalation,
+        )
         self._store = store
         self.handler = handler or self._default_handler()
         self._shared = _Shared()
+        # Without a store the fingerprints of private text end with the runtime.
+        self._log = FingerprintLog() if store is None else None
+        kept_in = store or self._log or FingerprintLog()
+        self._private = PrivateTexts(kept_in, None if forgets else settings.data_folder)
+        self._submissions = Submissions(
+            settings,
+            store=store,
+            log=self._log,
+            private=self._private,
+            accounts=self._accounts,
+            approver=approver,
+            on_sent=self._shared.egress.append,
+        )
 
     @classmethod
     def open(cls, config: str | Path | None = None) -> Self:
@@ -169,6 +156,11 @@ class Runtime:
         """Where sessions, journal and ledger are kept; `None` where they end with the runtime."""
         return self._store
 
+    @property
+    def accounts(self) -> Accounts:
+        """The prices and budgets that its calls fall under."""
+        return self._accounts
+
     def for_owner(self, owner: str) -> Self:
         """The same runtime as another owner sees it: their sessions, and no others (S10)."""
         view = copy.copy(self)
@@ -181,6 +173,7 @@ class Runtime:
             await note_settings(self._store, self.owner, self.settings.source)
             if (days := self.settings.storage.retention_days) is not None:
                 await self._store.delete_older_than(time.time() - days * 86_400)
+            await self._store.prune_requests(time.time() - KEPT_S)
         keeps_costs = self._store is not None or bool(self.settings.budgets)
         if self.slots.cloud is not None and keeps_costs:
             await asyncio.to_thread(load_price_list)
@@ -200,12 +193,13 @@ class Runtime:
         """Ends every turn with `shutting_down`, then closes the providers. May be called twice."""
         shared = self._shared
         shared.closing = True
-        runs = [run for session in shared.sessions.values() for run in session.end_all("shutting_down")]
+        sessions = [*shared.sessions.values(), *self._submissions.requests.running()]
+        runs = [run for session in sessions for run in session.end_all("shutting_down")]
         pending = [run.result for run in runs if not run.result.done()]
         if pending:  # a cancel of the closing must not reach those who wait for these turns: no gather
             await asyncio.wait(pending)
         shared.sessions.clear()
-        closing = [close_provider(slot.provider) for slot in self.slots if slot is not None]
+        closing = [close_provider(one) for one in (*self.slots.providers, self.router.classifier)]
         for error in await asyncio.gather(close_provider(self.hub), *closing, return_exceptions=True):
             if isinstance(error, Exception):
                 _log.error("closing raised %s", type(error).__name__)
@@ -223,9 +217,9 @@ class Runtime:
         timeout_s = session.get("turn_timeout_s")
         if timeout_s is None:
             timeout_s = self.settings.sessions.turn_timeout_s or TURN_TIMEOUT_S
-        _check_timeout(timeout_s)
+        check_timeout(timeout_s)
         busy = session.get("busy") or self.settings.sessions.busy
-        _check_choice("busy", busy, get_args(BusyPolicy))
+        check_choice("busy", busy, get_args(BusyPolicy))
         options = session.get("options", NO_OPTIONS)
         if (system := session.get("system")) is not None:
             options = Options(system=system).over(options)
@@ -239,12 +233,15 @@ class Runtime:
             busy=busy,
             options=options,
             state=session.get("state"),
-            turns=_as_turns(session.get("history", ()), self.owner),
+            turns=as_turns(session.get("history", ()), self.owner),
             tags=tuple(session.get("tags", ())),
             load=self._loader(session_id),
         )
         if self._store is not None:
             await create_stored(self._store, made, title=session.get("title"))
+        elif self._log is not None:
+            for turn in made.turns:
+                self._log.note_unmarked(self.owner, session_id, StoredTurn.of(turn, finished_at=time.time()))
         shared.sessions[session_id] = made
         return session_id
 
@@ -258,16 +255,7 @@ class Runtime:
         """
         await self._load(session_id)
         run = self._submit(session_id, text, turn)
-        if isinstance(run, Err):
-            return run
-        run.waiting += 1
-        try:
-            return await asyncio.shield(run.result)
-        except asyncio.CancelledError:
-            run.waiting -= 1
-            if run.waiting == 0:  # whoever repeats a turn under its key may still wait for it
-                run.end("cancelled")
-            raise
+        return run if isinstance(run, Err) else await wait_for(run)
 
     async def stream_turn(
         self, session_id: str, text: str, **turn: Unpack[TurnKeywords]
@@ -276,22 +264,45 @@ class Runtime:
 
         Leaving the loop early cancels the turn. Takes and raises what `submit_turn` does.
         """
-        stream = _Stream()
+        stream = Stream()
         await self._load(session_id)
         run = self._submit(session_id, text, turn, on_event=stream.put)
         if isinstance(run, Err):
             yield Finished(run)
             return
-        run.result.add_done_callback(stream.wake)
-        try:
-            while not run.result.done() or stream.events:
-                for event in stream.take():
-                    yield event
-                if not run.result.done():
-                    await stream.wait()
-            yield Finished(run.result.result())
-        finally:
-            run.end("cancelled")
+        async with contextlib.aclosing(read_events(run, stream)) as events:
+            async for event in events:
+                yield event
+
+    async def submit_request(
+        self, messages: Sequence[Message], **turn: Unpack[TurnKeywords]
+    ) -> Result[Answer, TurnReason]:
+        """Answers a conversation that is brought along, and keeps none of it; several at the same time.
+
+        All of it counts as one turn, which is private if any of it is: also where it holds text of an earlier
+        `local_only` turn of this owner (R16). The last message is the person's, or holds the results of tools
+        (`InvalidOptions` otherwise). Takes the keywords of `submit_turn`, of which `busy` means nothing here;
+        an `idempotency_key` is the owner's, and its result is kept for a day. Raises `ValueError` for wrong
+        words and for what is no message.
+        """
+        run = await self._submit_request(messages, turn)
+        return run if isinstance(run, Err) else await wait_for(run)
+
+    async def stream_request(
+        self, messages: Sequence[Message], **turn: Unpack[TurnKeywords]
+    ) -> AsyncGenerator[TurnEvent, None]:
+        """The same, and yields what happens as it happens, last of all `Finished(result)`.
+
+        Leaving the loop early cancels the request.
+        """
+        stream = Stream()
+        run = await self._submit_request(messages, turn, on_event=stream.put)
+        if isinstance(run, Err):
+            yield Finished(run)
+            return
+        async with contextlib.aclosing(read_events(run, stream)) as events:
+            async for event in events:
+                yield event
 
     async def cancel_turn(self, session_id: str) -> bool:
         """Cancels the session's running turn, which ends with `cancelled`. False if none was running."""
@@ -306,8 +317,11 @@ class Runtime:
             return False
         del self._shared.sessions[session_id]
         session.end_all("cancelled")
+        if self._log is not None:
+            self._log.forget(session_id)
         if self._store is not None:
             await self._store.delete_session(self.owner, session_id)
+        self._private.forget(self.owner)
         return True
 
     async def delete_owner(self) -> int:
@@ -318,13 +332,19 @@ class Runtime:
         mine = [session for session in shared.sessions.values() if session.owner == self.owner]
         for session in mine:
             del shared.sessions[session.session_id]
+        for session in (*mine, *self._submissions.requests.running(self.owner)):
             session.end_all("cancelled")
+        self._submissions.requests.forget(self.owner)
         kept = [sent for sent in shared.egress if sent.owner != self.owner]
         shared.egress.clear()
         shared.egress.extend(kept)
+        if self._log is not None:
+            self._log.forget_owner(self.owner)
         if self._store is None:
+            self._private.forget(self.owner)
             return len(mine)
         deleted = await self._store.delete_owner(self.owner)
+        self._private.forget(self.owner)
         entry = AuditEntry(at=time.time(), owner=self.owner, action="owner.delete", subject=self.owner)
         await self._store.append_audit(entry)
         return deleted
@@ -383,8 +403,8 @@ class Runtime:
         session = None if session_id is None else self._find(session_id)
         if session_id is not None and session is None:
             return Err(_no_such(session_id))
-        options = msgspec.structs.replace(_turn_options(turn), owner=self.owner)
-        newest = self._read(text, options.attachments)
+        options = msgspec.structs.replace(turn_options(turn), owner=self.owner)
+        newest = read_turn(text, options.attachments, limit=self.settings.sessions.max_input_bytes)
         if isinstance(newest, Err):
             return newest
         turns = [Turn(messages=newest, label="shareable")]
@@ -393,6 +413,23 @@ class Runtime:
             layered = options.options.over(session.options)
             options = msgspec.structs.replace(options, options=layered, session_id=session_id)
         return Ok(self.router.explain(turns, options))
+
+    async def explain_request(
+        self, messages: Sequence[Message], **turn: Unpack[TurnKeywords]
+    ) -> Result[Decision | Refused, TurnReason]:
+        """What would be decided of a request that brings these messages, and why, as `explain` does."""
+        options = turn_options(turn)
+        newest = read_request(messages, options.attachments, limit=self.settings.sessions.max_input_bytes)
+        if isinstance(newest, Err):
+            return newest
+        brought = await self._private.look(self.owner, newest.decode())
+        options = msgspec.structs.replace(
+            options,
+            owner=self.owner,
+            options=options.options.over(Options(system=self.settings.sessions.system)),
+            known_private=brought.findings,
+        )
+        return Ok(self.router.explain([Turn(messages=newest, label="shareable")], options))
 
     def _default_handler(self) -> Handler:
         filled = self.slots.local is not None or self.slots.cloud is not None
@@ -408,10 +445,15 @@ class Runtime:
         """Takes a session out of the store into memory, if it is this owner's and is not there."""
         if self._store is None or session_id in self._shared.sessions or self._shared.closing:
             return
-        record = await self._store.get_session(self.owner, session_id)
-        if record is None:
-            return
-        turns, state, version = await load_stored(self._store, self.owner, session_id)
+        try:
+            record = await self._store.get_session(self.owner, session_id)
+            if record is None:
+                return
+            turns, state, version = await load_stored(self._store, self.owner, session_id)
+        except StoreError:
+            if self._shared.closing:  # it was closed under our hands: the turn is told so
+                return
+            raise
         self._shared.sessions.setdefault(
             session_id,
             Session(
@@ -442,107 +484,40 @@ class Runtime:
         *,
         on_event: Callable[[TurnEvent], None] | None = None,
     ) -> TurnRun | Err[TurnReason]:
-        options = _turn_options(turn, stream=on_event is not None)
+        options = turn_options(turn, stream=on_event is not None)
         if self._shared.closing:
             return Err(ShuttingDown())
         session = self._find(session_id)
         if session is None:
             return Err(_no_such(session_id))
-        newest = self._read(text, options.attachments)
+        newest = read_turn(text, options.attachments, limit=self.settings.sessions.max_input_bytes)
         if isinstance(newest, Err):
             return session.refuse(newest.reason)
-        key = options.idempotency_key
-        if key is not None:
-            if self._store is None:
-                return session.refuse(InvalidOptions(detail="an idempotency key needs a store"))
-            earlier = session.keyed(key)
-            if earlier is not None:  # of a turn that is over, the journal tells
-                asked = msgspec.structs.replace(options, options=options.options.over(session.options))
-                same = request_hash(newest, asked) == request_hash(earlier.newest, earlier.options)
-                return earlier if same else session.refuse(_KEY_CONFLICT)
-        busy = turn.get("busy") or session.busy
-        _check_choice("busy", busy, get_args(BusyPolicy))
-        timeout_s = turn.get("turn_timeout_s")
-        timeout_s = session.turn_timeout_s if timeout_s is None else timeout_s
-        _check_timeout(timeout_s)
-        if (refusal := session.refusal(busy)) is not None:
-            return session.refuse(refusal)
-        run = TurnRun(
-            newest,
-            options,
-            session=session,
-            number=session.next_number(),
-            timeout_s=timeout_s,
-            on_sent=self._shared.egress.append,
-            on_event=on_event,
-            journal=self._journal(session, newest),
-            asks=Asks(
-                approver=self._approver,
-                reader=on_event is not None and turn.get("asks", False),
-                timeout_s=self.settings.mcp.approval_timeout_s,
-            ),
-        )
-        session.submit(run, busy, self.settings.sessions.queue_timeout_s)
-        return run
+        return self._submissions.turn(session, newest, options, turn, on_event)
 
-    def _journal(
-        self, session: Session, newest: EncodedMessages
-    ) -> Callable[[TurnOptions], TurnJournal] | None:
-        store = self._store
-        if store is None:
-            return None
-        return lambda options: TurnJournal(store, session, options, newest, self._accounts.cost)
-
-    def _read(
-        self, text: str, attachments: tuple[ImageBlock | DocumentBlock, ...]
-    ) -> EncodedMessages | Err[InvalidOptions]:
-        """The person's message, encoded. Refused when it holds nothing, or more than the settings allow."""
-        limit = self.settings.sessions.max_input_bytes
-        size = len(text.encode(errors="replace")) + sum([len(block.data) for block in attachments])
-        if size > limit:
-            return Err(
-                InvalidOptions(
-                    detail=f"the turn is {size:,} bytes long and the limit is {limit:,}; shorten it, or "
-                    "raise max_input_bytes under [sessions]"
-                )
-            )
-        if not text.strip() and not attachments:
-            return Err(InvalidOptions(detail="the turn is empty: give it some text"))
-        if not attachments:
-            return encode_user(text)
-        blocks: list[Block] = [*attachments]
-        if text.strip():
-            blocks.append(TextBlock(text))
-        return encode([Message("user", tuple(blocks))])
-
-
-class _Stream:
-    """The events of a streamed turn between the turn's task and the reader. The reader takes what is there in
-    one go and waits only when there is nothing."""
-
-    __slots__ = ("_waiter", "events")
-
-    def __init__(self) -> None:
-        self.events: list[TurnEvent] = []
-        self._waiter: asyncio.Future[None] | None = None
-
-    def put(self, event: TurnEvent) -> None:
-        self.events.append(event)
-        self.wake()
-
-    def wake(self, _: object = None) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-    def take(self) -> list[TurnEvent]:
-        events, self.events = self.events, []
-        return events
-
-    async def wait(self) -> None:
-        if not self.events:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+    async def _submit_request(
+        self,
+        messages: Sequence[Message],
+        turn: TurnKeywords,
+        *,
+        on_event: Callable[[TurnEvent], None] | None = None,
+    ) -> TurnRun | Err[TurnReason]:
+        options = turn_options(turn, stream=on_event is not None)
+        newest = read_request(messages, options.attachments, limit=self.settings.sessions.max_input_bytes)
+        if self._shared.closing:
+            return Err(ShuttingDown())
+        if isinstance(newest, Err):
+            return self._submissions.refuse_request(self.owner, self.handler, newest.reason)
+        try:
+            brought = await self._private.look(self.owner, newest.decode())
+        except StoreError as error:
+            if not self._shared.closing:
+                reason = Crashed(error="StoreError", detail=str(error))
+                return self._submissions.refuse_request(self.owner, self.handler, reason)
+        if self._shared.closing:
+            return Err(ShuttingDown())
+        options = msgspec.structs.replace(options, known_private=brought.findings)
+        return self._submissions.request(self.owner, self.handler, newest, brought, options, turn, on_event)
 
 
 def _hub(settings: Settings, tools: Sequence[Callable[..., object]]) -> ToolHub:
@@ -550,44 +525,6 @@ def _hub(settings: Settings, tools: Sequence[Callable[..., object]]) -> ToolHub:
         return ToolHub(tools, settings=settings.mcp)
     folder = settings.data_folder / "mcp"
     return McpHub(settings.mcp.servers, tools, settings=settings.mcp, folder=folder)
-
-
-def _as_turns(history: Sequence[Message] | Sequence[Turn], owner: str) -> list[Turn]:
-    turns = [item for item in history if isinstance(item, Turn)]
-    messages = [item for item in history if isinstance(item, Message)]
-    if len(turns) + len(messages) != len(history) or (turns and messages):
-        raise ValueError("history must be messages, or turns, and not both")
-    return turns or imported(messages, owner=owner)
-
-
-def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    if value not in choices:
-        words = ", ".join([repr(choice) for choice in choices])
-        raise ValueError(f"{name} must be one of {words}, not {value!r}")
-
-
-def _check_timeout(timeout_s: float) -> None:
-    if not timeout_s > 0:
-        raise ValueError(f"turn_timeout_s must be over 0, not {timeout_s}")
-
-
-def _turn_options(turn: TurnKeywords, *, stream: bool = False) -> TurnOptions:
-    route, tools = turn.get("route", "auto"), turn.get("tools")
-    _check_choice("route", route, get_args(RouteChoice))
-    _check_choice("tools", tools, (None, "effect", "none"))
-    return TurnOptions(
-        route=route,
-        tools=tools,
-        options=turn.get("options", NO_OPTIONS),
-        stream=stream,
-        allow_private=turn.get("allow_private", False),
-        attachments=tuple(turn.get("attachments", ())),
-        tags=tuple(turn.get("tags", ())),
-        idempotency_key=turn.get("idempotency_key"),
-    )
-
-
-_KEY_CONFLICT = IdempotencyConflict(detail="the idempotency key is in use, with another request")
 
 
 def _no_such(session_id: str) -> NoSuchSession:

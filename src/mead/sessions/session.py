@@ -18,6 +18,7 @@ from mead.core.result import Err, Ok
 from mead.core.turns import Handler, Turn, TurnResult
 from mead.sessions.approvals import Grant
 from mead.sessions.run import EndCause, TurnRun, tell_turn
+from mead.storage.protocol import SessionKind
 
 _ReasonT = TypeVar("_ReasonT", bound=TurnReason)
 
@@ -29,7 +30,8 @@ class Session:
     """The history and the waiting turns of one conversation. An idle one holds no task and no timer.
 
     `version` is the store's count of its changes; `load` reads it anew. `unended` is the number and the epoch
-    of a turn whose end the store could not take.
+    of a turn whose end the store could not take. One of the `kind` `requests` keeps no turns and no state:
+    requests that bring their own history run in it. `is_stored` says whether the store has it already.
     """
 
     __slots__ = (
@@ -40,6 +42,8 @@ class Session:
         "_running",
         "busy",
         "handler",
+        "is_stored",
+        "kind",
         "last_number",
         "options",
         "owner",
@@ -65,6 +69,7 @@ class Session:
         turns: Sequence[Turn] = (),
         tags: tuple[str, ...] = (),
         version: int = 0,
+        kind: SessionKind = "conversation",
         load: Callable[[], Awaitable[tuple[list[Turn], object, int]]] | None = None,
     ) -> None:
         self.session_id = session_id
@@ -78,6 +83,8 @@ class Session:
         self.tags = tags
         self.last_number = max([turn.number for turn in self.turns], default=0)
         self.version = version
+        self.kind: SessionKind = kind
+        self.is_stored = False
         self.unended: tuple[int, int] | None = None
         self._load = load
         self._running: TurnRun | None = None
@@ -96,6 +103,11 @@ class Session:
         """The turn under an idempotency key that runs or waits here, if there is one."""
         runs = [*([self._running] if self._running else []), *(self._queue or ())]
         return next((run for run in runs if run.options.idempotency_key == key), None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no turn runs."""
+        return self._running is None
 
     def next_number(self) -> int:
         """The number of a turn that is about to be submitted."""
@@ -151,7 +163,8 @@ class Session:
 
     def on_end(self, run: TurnRun, result: TurnResult) -> None:
         """Commits a turn that succeeded, and starts the next one."""
-        if isinstance(result, Ok) and (turn := run.turn_of(result)) is not None:
+        turn = run.turn_of(result)
+        if isinstance(result, Ok) and turn is not None and self.kind == "conversation":
             self.turns.append(turn)
             self.last_number = max(self.last_number, turn.number)
             if result.value.state is not UNSET:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from mead.core.conversation import encode
 from mead.core.turns import Turn
-from mead.sessions.session import Session
 from mead.storage import Store
 from mead.storage.protocol import SessionRecord, StoredTurn
+
+if TYPE_CHECKING:
+    from mead.sessions.session import Session
 
 _log = logging.getLogger("mead.sessions")
 
@@ -34,6 +36,7 @@ async def create_stored(store: Store, session: Session, *, title: str | None = N
         turn_timeout_s=session.turn_timeout_s,
         busy=session.busy,
         state=None if session.state is None else msgspec.json.encode(session.state),
+        kind=session.kind,
     )
     await store.create_session(record, [StoredTurn.of(turn, finished_at=now) for turn in session.turns])
 

@@ -10,20 +10,22 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack
 
+from mead.core.messages import Message
 from mead.core.reasons import NoSuchSession, TurnReason
 from mead.core.result import Result
 from mead.core.turns import Answer, Decision, Turn
 from mead.router.decide import Refused
 from mead.sessions.events import TurnEvent
+from mead.sessions.keywords import SessionKeywords, TurnKeywords
 from mead.sessions.run import SentRecord
-from mead.sessions.runtime import Runtime, SessionKeywords, TurnKeywords
+from mead.sessions.runtime import Runtime
 from mead.settings import load
 
 _T = TypeVar("_T")
@@ -260,10 +262,26 @@ class SyncRuntime:
         self, session_id: str, text: str, **turn: Unpack[TurnKeywords]
     ) -> Generator[TurnEvent, None, None]:
         """Yields the turn's events; leaving the loop early cancels the turn."""
+        return self._events(lambda: self._runtime.stream_turn(session_id, text, **turn))
+
+    def submit_request(
+        self, messages: Sequence[Message], **turn: Unpack[TurnKeywords]
+    ) -> Result[Answer, TurnReason]:
+        return self._background.call(self._runtime.submit_request(messages, **turn))
+
+    def stream_request(
+        self, messages: Sequence[Message], **turn: Unpack[TurnKeywords]
+    ) -> Generator[TurnEvent, None, None]:
+        """Yields the request's events; leaving the loop early cancels the request."""
+        return self._events(lambda: self._runtime.stream_request(messages, **turn))
+
+    def _events(
+        self, stream: Callable[[], AsyncGenerator[TurnEvent, None]]
+    ) -> Generator[TurnEvent, None, None]:
         queue: SimpleQueue[TurnEvent | Future[None]] = SimpleQueue()
 
         async def pump() -> None:
-            async with contextlib.aclosing(self._runtime.stream_turn(session_id, text, **turn)) as events:
+            async with contextlib.aclosing(stream()) as events:
                 async for event in events:
                     queue.put(event)
 
@@ -301,6 +319,11 @@ class SyncRuntime:
         self, text: str, *, session_id: str | None = None, **turn: Unpack[TurnKeywords]
     ) -> Result[Decision | Refused, TurnReason]:
         return self._background.call(self._runtime.explain(text, session_id=session_id, **turn))
+
+    def explain_request(
+        self, messages: Sequence[Message], **turn: Unpack[TurnKeywords]
+    ) -> Result[Decision | Refused, TurnReason]:
+        return self._background.call(self._runtime.explain_request(messages, **turn))
 
 
 async def _enter(make: Callable[[], Runtime]) -> Runtime:

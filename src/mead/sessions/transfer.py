@@ -146,19 +146,25 @@ def read_sessions(path: Path) -> list[Brought]:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise TransferError(f"{path} is no text") from error
+    return sessions_in(text, str(path))
+
+
+def sessions_in(text: str, name: str) -> list[Brought]:
+    """The sessions of a text: JSON Lines of mead, or an export of Open WebUI. `name` is what the text is called
+    where something is wrong with it. Raises `TransferError`."""
     if text.lstrip().startswith("["):
-        return _from_open_webui(path, _json(path, text))
-    return list(_from_jsonl(path, text))
+        return _from_open_webui(name, _json(name, text))
+    return list(_from_jsonl(name, text))
 
 
-def _json(path: Path, text: str) -> Any:
+def _json(path: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise TransferError(f"{path} is no JSON that can be read") from error
 
 
-def _from_jsonl(path: Path, text: str) -> Iterator[Brought]:
+def _from_jsonl(path: str, text: str) -> Iterator[Brought]:
     head: _Head | None = None
     turns: list[Turn] = []
     for number, line in enumerate(text.split("\n"), start=1):
@@ -187,7 +193,7 @@ def _from_jsonl(path: Path, text: str) -> Iterator[Brought]:
     yield _brought(head, turns)
 
 
-def _unknown(path: Path) -> str:
+def _unknown(path: str) -> str:
     return f"{path} is of no known form: no JSON Lines of mead, log database of llm or export of Open WebUI"
 
 
@@ -223,7 +229,7 @@ def _from_llm(path: Path) -> list[Brought]:
     return [_elsewhere(_text(title) or None, messages) for title, messages in found.values()]
 
 
-def _from_open_webui(path: Path, document: Any) -> list[Brought]:
+def _from_open_webui(path: str, document: Any) -> list[Brought]:
     """The chats of an export of Open WebUI: of each the branch that was shown last."""
     found = [entry.get("chat") for entry in document if isinstance(entry, dict)]
     chats: list[dict[str, Any]] = [chat for chat in found if isinstance(chat, dict)]

@@ -39,7 +39,7 @@ def ended(session: SessionRecord, end: TurnEnd) -> SessionRecord:
         running=None,
         updated_at=end.finished_at,
         state=session.state if end.state is None else end.state,
-        version=session.version + (end.status == "done"),
+        version=session.version + (end.turn is not None),
     )
 
 

@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
+from mead.core.scope import EgressRecord
 from mead.storage._audit import chained, verified
+from mead.storage._fingerprints import FingerprintLog
 from mead.storage._records import (
     changed,
     ended,
@@ -30,6 +32,7 @@ from mead.storage.protocol import (
     Begun,
     CallRow,
     EgressRow,
+    EgressSum,
     InterruptedTurn,
     Joined,
     KeyConflict,
@@ -44,7 +47,9 @@ from mead.storage.protocol import (
     StoredTurn,
     ToolRow,
     TurnEnd,
+    TurnMarks,
     TurnStart,
+    UnmarkedTurn,
     UsageFilter,
     UsageGroup,
     UsageSum,
@@ -121,6 +126,7 @@ class MemoryStore:
         self._reserved: dict[str, Reservation] = {}
         self._egress: deque[EgressRow] = deque(maxlen=EGRESS_KEPT)
         self._audit: list[AuditRow] = []
+        self._fingerprints = FingerprintLog()
 
     async def open(self) -> None:
         self._check_open()
@@ -144,7 +150,7 @@ class MemoryStore:
         self, owner: str, *, limit: int = 50, before: tuple[float, str] | None = None
     ) -> tuple[SessionRecord, ...]:
         self._check_open()
-        records = [kept.record for kept in self._sessions.values() if kept.record.owner == owner]
+        records = [kept.record for kept in self._sessions.values() if _is_listed(kept.record, owner)]
         records.sort(key=_age, reverse=True)
         older = [record for record in records if before is None or _age(record) < before]
         return tuple([replace(record, state=None) for record in older[:limit]])
@@ -191,6 +197,7 @@ class MemoryStore:
         left = [turn for turn in kept.turns if turn.number <= to]
         state = record.state if len(left) == len(kept.turns) else None
         kept.turns = left
+        self._fingerprints.forget(session_id, after=to)
         kept.keys = {key: keyed for key, keyed in kept.keys.items() if keyed.number <= to}
         kept.told = {tool: told for tool, told in kept.told.items() if told <= to}
         kept.record = replace(record, state=state, updated_at=at, version=record.version + 1)
@@ -200,8 +207,8 @@ class MemoryStore:
 
     async def begin_turn(self, start: TurnStart) -> BeginOutcome:
         self._check_open()
-        kept = self._find(start.owner, start.session_id)
-        if kept is None:
+        kept = self._sessions.get(start.session_id)
+        if kept is None or kept.record.owner != start.owner:
             return NoSession()
         key = start.idempotency_key
         if key is not None and (keyed := kept.keys.get(key)) is not None:
@@ -265,6 +272,11 @@ class MemoryStore:
                 tools[index] = replace(tool, status="unknown")
         if end.told_effects:
             kept.acknowledge(end.number)
+        owner = kept.record.owner
+        if end.fingerprints is not None:
+            self._fingerprints.add(owner, end.session_id, end.number, end.finished_at, end.fingerprints)
+        elif end.turn is not None:
+            self._fingerprints.note_unmarked(owner, end.session_id, end.turn)
         if end.turn is not None:
             kept.turns.append(end.turn)
             told = [index for index, tool in tools.items() if tool.status != "unknown"]
@@ -291,6 +303,20 @@ class MemoryStore:
         kept = self._sessions.get(session_id)
         rows = () if kept is None else kept.journal()
         return tuple([tool for tool in rows if turn in (None, tool.turn)])
+
+    # Fingerprints
+
+    async def fingerprints_since(self, owner: str, cursor: int = 0) -> tuple[bytes, int]:
+        self._check_open()
+        return await self._fingerprints.fingerprints_since(owner, cursor)
+
+    async def unmarked_turns(self, owner: str, *, limit: int = 50) -> tuple[UnmarkedTurn, ...]:
+        self._check_open()
+        return await self._fingerprints.unmarked_turns(owner, limit=limit)
+
+    async def mark_turns(self, marks: Sequence[TurnMarks]) -> None:
+        self._check_open()
+        await self._fingerprints.mark_turns(marks)
 
     # Ledger and budgets
 
@@ -345,11 +371,29 @@ class MemoryStore:
             self._egress.append(row)
 
     async def egress(
-        self, owner: str, *, session_id: str | None = None, limit: int = 1000
+        self,
+        owner: str | None,
+        *,
+        session_id: str | None = None,
+        since: float | None = None,
+        limit: int = 1000,
     ) -> tuple[EgressRow, ...]:
         self._check_open()
-        found = [row for row in self._egress if row.owner == owner and session_id in (None, row.session_id)]
+        found = self._sent(owner, session_id, since)
         return tuple(found[max(0, len(found) - limit) :])
+
+    async def egress_sums(
+        self, owner: str | None, *, session_id: str | None = None, since: float | None = None
+    ) -> tuple[EgressSum, ...]:
+        self._check_open()
+        groups: dict[tuple[str, str, str, str], list[EgressRecord]] = {}
+        for row in self._sent(owner, session_id, since):
+            record = row.record
+            key = (record.host, record.destination, record.slot, record.allowed_because)
+            groups.setdefault(key, []).append(record)
+        sums = [_egress_sum(key, records) for key, records in groups.items()]
+        sums.sort(key=lambda each: (-each.bytes_sent, each.host, each.slot, each.allowed_because))
+        return tuple(sums)
 
     async def append_audit(self, entry: AuditEntry) -> AuditRow:
         self._check_open()
@@ -380,8 +424,9 @@ class MemoryStore:
 
     async def delete_owner(self, owner: str) -> int:
         self._check_open()
-        owned = [session_id for session_id, kept in self._sessions.items() if kept.record.owner == owner]
+        owned = {name: kept.record for name, kept in self._sessions.items() if kept.record.owner == owner}
         self._delete(owned)
+        self._fingerprints.forget_owner(owner)
         for turn, calls in list(self._calls.items()):
             self._calls[turn] = {n: call for n, call in calls.items() if call.owner != owner}
             if not self._calls[turn]:
@@ -392,18 +437,32 @@ class MemoryStore:
         self._spent = {key: spent for key, spent in self._spent.items() if key[2] != owner}
         self._reserved = {key: held for key, held in self._reserved.items() if held.owner != owner}
         self._egress = deque([row for row in self._egress if row.owner != owner], EGRESS_KEPT)
-        return len(owned)
+        return _conversations(owned.values())
 
     async def delete_older_than(self, before: float) -> int:
+        self._check_open()
+        old = {
+            session_id: kept.record
+            for session_id, kept in self._sessions.items()
+            if kept.record.updated_at < before and kept.record.running is None
+        }
+        self._delete(old)
+        self._fingerprints.forget_older(before, but=self._is_conversation)
+        self._spent = {key: spent for key, spent in self._spent.items() if key[1] >= before}
+        self._egress = deque([row for row in self._egress if row.record.at >= before], EGRESS_KEPT)
+        return _conversations(old.values())
+
+    async def prune_requests(self, before: float) -> int:
         self._check_open()
         old = [
             session_id
             for session_id, kept in self._sessions.items()
-            if kept.record.updated_at < before and kept.record.running is None
+            if kept.record.kind == "requests"
+            and kept.record.updated_at < before
+            and kept.record.running is None
         ]
-        self._delete(old)
-        self._spent = {key: spent for key, spent in self._spent.items() if key[1] >= before}
-        self._egress = deque([row for row in self._egress if row.record.at >= before], EGRESS_KEPT)
+        for session_id in old:
+            del self._sessions[session_id]
         return len(old)
 
     async def check(self) -> tuple[str, ...]:
@@ -418,7 +477,11 @@ class MemoryStore:
 
     def _find(self, owner: str, session_id: str) -> _Kept | None:
         kept = self._sessions.get(session_id)
-        return kept if kept is not None and kept.record.owner == owner else None
+        return kept if kept is not None and _is_listed(kept.record, owner) else None
+
+    def _is_conversation(self, session_id: str) -> bool:
+        kept = self._sessions.get(session_id)
+        return kept is not None and kept.record.kind == "conversation"
 
     def _running(self, session_id: str, turn: int, epoch: int) -> _Kept:
         """The session, if this turn of it still runs."""
@@ -432,11 +495,24 @@ class MemoryStore:
             raise taken(record.session_id)
         record = new_session(record, turns, used=self._called.get(record.session_id, 0))
         self._sessions[record.session_id] = _Kept(record, turns)
+        for turn in turns:
+            self._fingerprints.note_unmarked(record.owner, record.session_id, turn)
         return record
 
     def _delete(self, session_ids: Iterable[str]) -> None:
         for session_id in session_ids:
+            if self._is_conversation(session_id):
+                self._fingerprints.forget(session_id)
             del self._sessions[session_id]
+
+    def _sent(self, owner: str | None, session_id: str | None, since: float | None) -> list[EgressRow]:
+        return [
+            row
+            for row in self._egress
+            if owner in (None, row.owner)
+            and session_id in (None, row.session_id)
+            and (since is None or row.record.at >= since)
+        ]
 
     def _usage(self, which: UsageFilter) -> list[CallRow]:
         return [call for calls in self._calls.values() for call in calls.values() if _fits(call, which)]
@@ -455,6 +531,30 @@ class MemoryStore:
             if held is not None:
                 key = (held.scope, held.window_start, held.owner)
                 self._spent[key] = self._spent.get(key, 0) + settlement.spent
+
+
+def _is_listed(session: SessionRecord, owner: str) -> bool:
+    """Whether there is such a session for the owner."""
+    return session.owner == owner and session.kind == "conversation"
+
+
+def _conversations(sessions: Iterable[SessionRecord]) -> int:
+    return sum([session.kind == "conversation" for session in sessions])
+
+
+def _egress_sum(key: tuple[str, str, str, str], records: list[EgressRecord]) -> EgressSum:
+    host, destination, slot, allowed_because = key
+    times = [record.at for record in records]
+    return EgressSum(
+        host=host,
+        destination=destination,
+        slot=slot,
+        allowed_because=allowed_because,
+        requests=len(records),
+        bytes_sent=sum([record.bytes_sent for record in records]),
+        first_at=min(times),
+        last_at=max(times),
+    )
 
 
 def _age(session: SessionRecord) -> tuple[float, str]:

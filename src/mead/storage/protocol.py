@@ -20,10 +20,16 @@ from mead.core.usage import Usage, UsageTotal
 
 # Sessions and turns
 
+SessionKind: TypeAlias = Literal["conversation", "requests"]
+
 
 class SessionRecord(Struct, frozen=True, kw_only=True):
     """A session without its turns. `options` carry neither scope nor deadline nor route; `state` is the
     handler's, encoded. `parent` is the session that it was forked from.
+
+    A session of the `kind` `requests` is what requests that bring their own history are written down in. It
+    has no history. It can be created, and turns can be begun in it; to everything else there is no such
+    session, until `prune_requests` deletes it.
 
     The lower fields are the store's own and are ignored when a session is created. `version` counts the
     changes to history, state and settings: a turn that is done adds one, and so does everything else that
@@ -43,6 +49,7 @@ class SessionRecord(Struct, frozen=True, kw_only=True):
     busy: BusyPolicy = "queue"
     state: bytes | None = None
     parent: str | None = None
+    kind: SessionKind = "conversation"
 
     version: int = 0
     last_number: int = 0
@@ -130,11 +137,13 @@ class TurnStart(Struct, frozen=True, kw_only=True):
 
 
 class TurnEnd(Struct, frozen=True, kw_only=True):
-    """How a turn ended. A turn that is `done` brings `turn`, one that `failed` its `reason`'s tag.
+    """How a turn ended. A turn that is `done` brings `turn`, unless it is of a session without a history, and
+    one that `failed` its `reason`'s tag.
 
     `answer` is the encoded result that is replayed under the turn's idempotency key, of a failure too. A
     failed turn without one gives its key free. `state` becomes the session's; `None` leaves that as it is.
     `told_effects` says that the model was told of all `untold_effects`, so that they are acknowledged.
+    `fingerprints` are those of the turn's private text, 8 bytes each; `None` says that they were not made.
     """
 
     session_id: str
@@ -146,12 +155,30 @@ class TurnEnd(Struct, frozen=True, kw_only=True):
     answer: bytes | None = None
     state: bytes | None = None
     told_effects: bool = False
+    fingerprints: bytes | None = None
 
     def __post_init__(self) -> None:
-        if (self.status == "done") != (self.turn is not None):
-            raise ValueError("a turn that is done brings its record, and only such a one")
+        if self.status != "done" and self.turn is not None:
+            raise ValueError("only a turn that is done brings its record")
         if self.turn is not None and self.turn.number != self.number:
             raise ValueError(f"the record is of turn {self.turn.number}, not {self.number}")
+
+
+class UnmarkedTurn(Struct, frozen=True, kw_only=True):
+    """A `local_only` turn of the history whose fingerprints are still to be made: an imported one, say."""
+
+    owner: str
+    session_id: str
+    turn: StoredTurn
+
+
+class TurnMarks(Struct, frozen=True, kw_only=True):
+    """The fingerprints of a turn that had none, 8 bytes each; there may be none to keep."""
+
+    session_id: str
+    number: int
+    fingerprints: bytes
+    at: float
 
 
 # What may become of `begin_turn`
@@ -247,6 +274,20 @@ class EgressRow(Struct, frozen=True, kw_only=True):
     turn: int
     owner: str = "local"
     record: EgressRecord
+
+
+class EgressSum(Struct, frozen=True, kw_only=True):
+    """What went to one host, added up. `first_at` and `last_at` are in seconds since the epoch. Records whose
+    `destination`, `slot` or `allowed_because` differ are added up apart."""
+
+    host: str
+    destination: str
+    slot: str
+    allowed_because: str
+    requests: int
+    bytes_sent: int
+    first_at: float
+    last_at: float
 
 
 class UsageFilter(Struct, frozen=True, kw_only=True):
@@ -383,8 +424,9 @@ class Store(Protocol):
         """Changes a session, also while a turn runs. False if there is none."""
 
     async def delete_session(self, owner: str, session_id: str) -> bool:
-        """Deletes a session, its turns and its journal, so that no file of the store holds its text any more.
-        A turn that runs is fenced. The ledger and the egress log keep their figures. False if there is none.
+        """Deletes a session, its turns, its journal and its fingerprints, so that no file of the store holds
+        its text any more. A turn that runs is fenced. The ledger and the egress log keep their figures. False
+        if there is none.
 
         Where another process is in the middle of reading, its end is awaited for some seconds; what could not
         be scrubbed then is tried again until it is done, and a warning is logged."""
@@ -402,9 +444,9 @@ class Store(Protocol):
     async def rewind(
         self, owner: str, session_id: str, *, to: int, at: float
     ) -> SessionRecord | AlreadyRunning | None:
-        """Takes the turns after number `to` from the history, and the handler's state if there were any. The
-        journal keeps the tools that ran. What files may still hold of their text goes with the next deletion
-        of a session. `None` if there is no such session."""
+        """Takes the turns after number `to` from the history, with their fingerprints, and the handler's
+        state if there were any. The journal keeps the tools that ran. What files may still hold of their text
+        goes with the next deletion of a session. `None` if there is no such session."""
 
     # Turns
 
@@ -431,9 +473,11 @@ class Store(Protocol):
 
     async def end_turn(self, end: TurnEnd, *, epoch: int) -> None:
         """Ends a turn in one step: its messages enter the history (if it is `done`), the state changes, the
-        session is free. Calls still `open` and tools still `started` become `unknown`. Raises `Fenced`.
+        session is free, its fingerprints are kept. Calls still `open` and tools still `started` become
+        `unknown`. Raises `Fenced`.
 
-        A turn that is done adds one to the session's `version`: who had `Begun.version` knows the next."""
+        A turn that enters the history adds one to the session's `version`: who had `Begun.version` knows the
+        next."""
 
     async def interrupted_turns(self, session_id: str) -> tuple[InterruptedTurn, ...]:
         """The turns that a crash cut off, the oldest first."""
@@ -448,6 +492,19 @@ class Store(Protocol):
 
     async def tools_of(self, session_id: str, turn: int | None = None) -> tuple[ToolRow, ...]:
         """The journal of a session, or of one of its turns."""
+
+    # Fingerprints of private text
+
+    async def fingerprints_since(self, owner: str, cursor: int = 0) -> tuple[bytes, int]:
+        """The fingerprints that were kept of an owner's turns after those that `cursor` stands for, 8 bytes
+        each, and the new cursor. 0 is the beginning. One answer need not hold them all: it is the last one
+        when the cursor stays as it is. What was deleted is not given any more."""
+
+    async def unmarked_turns(self, owner: str, *, limit: int = 50) -> tuple[UnmarkedTurn, ...]:
+        """Turns of the owner's histories that are `local_only` and have never got fingerprints."""
+
+    async def mark_turns(self, marks: Sequence[TurnMarks]) -> None:
+        """Gives such turns their fingerprints. One that has them already, or is not there, is left alone."""
 
     # Ledger and budgets
 
@@ -478,9 +535,20 @@ class Store(Protocol):
         """Writes down what left, soon and in order; does not wait. A failure is logged."""
 
     async def egress(
-        self, owner: str, *, session_id: str | None = None, limit: int = 1000
+        self,
+        owner: str | None,
+        *,
+        session_id: str | None = None,
+        since: float | None = None,
+        limit: int = 1000,
     ) -> tuple[EgressRow, ...]:
-        """The newest records of what left, of one session or of all of the owner's, the oldest first."""
+        """The newest records of what left, of one session or of all of the owner's, the oldest first; `since`
+        is the earliest time, and `None` for the owner means every owner."""
+
+    async def egress_sums(
+        self, owner: str | None, *, session_id: str | None = None, since: float | None = None
+    ) -> tuple[EgressSum, ...]:
+        """Sums of all those records, the largest first."""
 
     async def append_audit(self, entry: AuditEntry) -> AuditRow:
         """Adds an entry to the audit chain."""
@@ -499,13 +567,17 @@ class Store(Protocol):
     # Retention
 
     async def delete_owner(self, owner: str) -> int:
-        """Deletes everything of an owner as `delete_session` does, ledger, egress and budgets too. The audit
-        chain stays: it holds no content. Gives the number of sessions."""
+        """Deletes everything of an owner as `delete_session` does, ledger, egress, budgets and every
+        fingerprint too. The audit chain stays: it holds no content. Gives the number of conversations."""
 
     async def delete_older_than(self, before: float) -> int:
-        """Deletes the sessions that were last updated before, as `delete_session` does, and egress records
-        and budget windows as old. Sessions with a running turn, and the ledger, stay. Gives the number of
-        sessions."""
+        """Deletes the sessions that were last updated before, as `delete_session` does, and egress records,
+        budget windows and fingerprints of requests as old. Sessions with a running turn, and the ledger,
+        stay. Gives the number of conversations."""
+
+    async def prune_requests(self, before: float) -> int:
+        """Deletes the sessions of the kind `requests` that were last used before, as `delete_session` does,
+        but for their fingerprints. Those with a running turn stay. Gives the number of sessions."""
 
     async def check(self) -> tuple[str, ...]:
         """Reads everything and gives the faults that were found, a sentence each."""

@@ -55,7 +55,9 @@ from mead.storage.protocol import (
     StoredTurn,
     ToolRow,
     TurnEnd,
+    TurnMarks,
     TurnStart,
+    UnmarkedTurn,
     UsageFilter,
 )
 
@@ -86,6 +88,16 @@ def exchange(number: int, answer: str = "Nothing.", *, label: Label = "shareable
         usage=UsageTotal(input_tokens=3, output_tokens=2, provider_calls=1),
     )
     return StoredTurn.of(turn, finished_at=20.0 + number, tags=("a", "b"))
+
+
+def requests_session(session_id: str = "r1", *, owner: str = "local") -> SessionRecord:
+    """A session for requests that bring their own history."""
+    return replace(session(session_id, owner=owner), kind="requests")
+
+
+def answered(number: int, session_id: str = "r1", **end: Any) -> TurnEnd:
+    """The end of a request that was answered: nothing of it enters a history."""
+    return TurnEnd(session_id=session_id, number=number, status="done", finished_at=20.0 + number, **end)
 
 
 def start(
@@ -571,6 +583,140 @@ class StoreConformance(ABC):
             assert await store.turns_of("s1") == (exchange(1),)
             assert await store.tools_of("s1") == (replace(tool(), status="unknown"),)
 
+    # Requests that bring their own history, and fingerprints
+
+    @_in_a_loop
+    async def test_a_session_of_requests_is_nobodys_to_see(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            await store.create_session(requests_session())
+            turn = await begun(store, "r1")
+            await store.open_call(call(session_id="r1"), epoch=turn.epoch)
+            await store.end_turn(answered(1), epoch=turn.epoch)
+            other = await store.begin_turn(start("r1", owner="other"))
+
+            assert await store.list_sessions("local") == ()
+            assert await store.get_session("local", "r1") is None
+            assert not await store.update_session("local", "r1", SessionChange(updated_at=1.0))
+            assert not await store.delete_session("local", "r1")
+            assert await store.fork("local", "r1", new_id="s2", at=1.0) is None
+            assert await store.rewind("local", "r1", to=0, at=1.0) is None
+            assert await store.turns_of("r1") == ()
+            assert other == NoSession()
+            assert len(await store.usage_rows()) == 1
+            assert (await begun(store, "r1")).version == turn.version
+            with pytest.raises(ValueError, match="r1"):
+                await store.create_session(requests_session())
+
+    @_in_a_loop
+    async def test_the_result_of_a_request_is_replayed_until_it_is_pruned(self, tmp_path: Path) -> None:
+        async with self.with_session(tmp_path) as store:
+            await store.create_session(requests_session())
+            await store.create_session(requests_session("r2"))
+            turn = await store.begin_turn(start("r1", key="k"))
+            assert isinstance(turn, Begun)
+            await store.end_turn(answered(1, answer=b"it", fingerprints=b"12345678"), epoch=turn.epoch)
+            replayed = await store.begin_turn(start("r1", key="k"))
+            await begun(store, "r2")
+            early, late = await store.prune_requests(21.0), await store.prune_requests(100.0)
+
+            assert replayed == Replayed(number=1, answer=b"it")
+            assert (early, late) == (0, 1)
+            assert await store.begin_turn(start("r1", key="k")) == NoSession()
+            assert await store.begin_turn(start("r2")) == AlreadyRunning(number=1)
+            assert await store.get_session("local", "s1") is not None
+            assert (await store.fingerprints_since("local"))[0] == b"12345678", "they outlive their request"
+
+    @_in_a_loop
+    async def test_fingerprints_are_read_from_where_one_was(self, tmp_path: Path) -> None:
+        async with self.with_session(tmp_path) as store:
+            await store.create_session(session("s2", owner="other"))
+            empty = await store.fingerprints_since("local")
+            first = await begun(store)
+            await store.end_turn(done(1, fingerprints=b"11111111"), epoch=first.epoch)
+            one, cursor = await store.fingerprints_since("local")
+            second = await begun(store)
+            await store.end_turn(
+                replace(failed(2), fingerprints=b"22222222" + b"33333333"), epoch=second.epoch
+            )
+            two, last = await store.fingerprints_since("local", cursor)
+
+            assert empty == (b"", 0)
+            assert (one, two) == (b"11111111", b"2222222233333333")
+            assert await store.fingerprints_since("local", last) == (b"", last)
+            assert (await store.fingerprints_since("other"))[0] == b""
+
+    @_in_a_loop
+    async def test_the_fingerprints_of_a_turn_that_is_fenced_are_not_kept(self, tmp_path: Path) -> None:
+        async with self.with_session(tmp_path) as store:
+            turn = await begun(store)
+            with pytest.raises(Fenced):
+                await store.end_turn(done(1, fingerprints=b"11111111"), epoch=turn.epoch + 1)
+
+            assert await store.fingerprints_since("local") == (b"", 0)
+
+    @_in_a_loop
+    async def test_fingerprints_go_with_their_turn_session_and_owner(self, tmp_path: Path) -> None:
+        async with self.with_session(tmp_path) as store:
+            await store.create_session(session("s2"))
+            await store.create_session(requests_session())
+            for name, end in (("s1", done), ("s1", done), ("s2", done), ("r1", answered)):
+                turn = await begun(store, name)
+                data = f"{name}-{turn.number}".encode().ljust(8)
+                await store.end_turn(replace(end(turn.number, name), fingerprints=data), epoch=turn.epoch)
+            everything, cursor = await store.fingerprints_since("local")
+            await store.rewind("local", "s1", to=1, at=50.0)
+            rewound, _ = await store.fingerprints_since("local")
+            await store.delete_session("local", "s1")
+            deleted, _ = await store.fingerprints_since("local")
+            await store.delete_owner("local")
+
+            assert everything == b"s1-1    s1-2    s2-1    r1-1    "
+            assert rewound == b"s1-1    s2-1    r1-1    "
+            assert deleted == b"s2-1    r1-1    "
+            assert await store.fingerprints_since("local") == (b"", 0)
+            await store.create_session(session("s3"))
+            turn = await begun(store, "s3")
+            await store.end_turn(done(1, "s3", fingerprints=b"newer one"[:8]), epoch=turn.epoch)
+            assert (await store.fingerprints_since("local", cursor))[0] == b"newer on"
+
+    @_in_a_loop
+    async def test_old_fingerprints_go_but_those_of_conversations_that_stay(self, tmp_path: Path) -> None:
+        async with self.with_session(tmp_path) as store:
+            await store.create_session(requests_session())
+            for name, end in (("s1", done), ("r1", answered)):
+                turn = await begun(store, name)
+                await store.end_turn(
+                    replace(end(1, name), fingerprints=f"{name}-only".encode()[:8].ljust(8)), epoch=turn.epoch
+                )
+            await store.update_session("local", "s1", SessionChange(updated_at=100.0))
+
+            assert await store.delete_older_than(50.0) == 0
+            assert (await store.fingerprints_since("local"))[0] == b"s1-only "
+
+    @_in_a_loop
+    async def test_private_turns_without_fingerprints_get_them_once(self, tmp_path: Path) -> None:
+        private = exchange(2, label="local_only")
+        async with self.opened(tmp_path) as store:
+            await store.create_session(session(), [exchange(1), private])
+            await store.fork("local", "s1", new_id="s2", at=40.0)
+            turn = await begun(store)
+            end = replace(done(3, fingerprints=b""), turn=exchange(3, label="local_only"))
+            await store.end_turn(end, epoch=turn.epoch)
+            unmarked = await store.unmarked_turns("local")
+            marks = [
+                TurnMarks(session_id=each.session_id, number=2, fingerprints=b"12345678", at=30.0)
+                for each in unmarked
+            ]
+            await store.mark_turns([*marks, replace(marks[0], session_id="unheard of")])
+            await store.mark_turns(marks)
+
+            assert sorted(unmarked, key=lambda each: each.session_id) == [
+                UnmarkedTurn(owner="local", session_id="s1", turn=private),
+                UnmarkedTurn(owner="local", session_id="s2", turn=private),
+            ]
+            assert await store.unmarked_turns("local") == ()
+            assert (await store.fingerprints_since("local"))[0] == b"12345678" * 2
+
     # Ledger and budgets
 
     @_in_a_loop
@@ -680,6 +826,25 @@ class StoreConformance(ABC):
             assert await store.egress("local", limit=2) == tuple(rows[4:])
             assert await store.egress("local", session_id="s1") == tuple(rows[1::2])
             assert await store.egress("other") == ()
+            assert await store.egress("local", since=4.0) == tuple(rows[4:])
+            assert await store.egress(None) == tuple(rows)
+
+    @_in_a_loop
+    async def test_what_left_is_added_up_by_where_it_went(self, tmp_path: Path) -> None:
+        elsewhere = replace(egress(5, "s1"), owner="other", record=replace(egress(5, "s1").record, host="x"))
+        async with self.opened(tmp_path) as store:
+            for row in (egress(1, "s1"), egress(3, "s2"), elsewhere):
+                store.add_egress(row)
+            sums = await store.egress_sums(None)
+
+            assert [(each.host, each.requests, each.bytes_sent) for each in sums] == [
+                ("h:443", 2, 2),
+                ("x", 1, 1),
+            ]
+            assert (sums[0].first_at, sums[0].last_at) == (1.0, 3.0)
+            assert [each.host for each in await store.egress_sums("other")] == ["x"]
+            assert (await store.egress_sums("local", session_id="s1", since=1.0))[0].requests == 1
+            assert await store.egress_sums("local", since=4.0) == ()
 
     @_in_a_loop
     async def test_the_audit_chain_is_verified(self, tmp_path: Path) -> None:
@@ -758,10 +923,16 @@ class StoreConformance(ABC):
         self._needs_to_survive()
         async with self.with_session(tmp_path) as store:
             await take_turn(store)
+            await store.create_session(requests_session())
+            request = await store.begin_turn(start("r1", key="k"))
+            assert isinstance(request, Begun)
+            await store.end_turn(answered(1, answer=b"it", fingerprints=b"12345678"), epoch=request.epoch)
             store.add_egress(egress(1, "s1"))
             row = await store.append_audit(AuditEntry(at=1.0, owner="local", action="a", subject="s"))
         async with self.opened(tmp_path) as store:
             assert await store.turns_of("s1") == (exchange(1),)
+            assert (await store.fingerprints_since("local"))[0] == b"12345678"
+            assert await store.begin_turn(start("r1", key="k")) == Replayed(number=1, answer=b"it")
             assert await store.egress("local") == (egress(1, "s1"),)
             assert await store.audit_rows() == (row,)
             assert await take_turn(store) == 2

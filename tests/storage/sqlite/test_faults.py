@@ -183,7 +183,7 @@ async def test_a_database_from_the_future_is_left_alone(path: Path) -> None:
     newer.close()
     error = await refusal(path)
     older = sqlite3.connect(path)
-    older.execute("PRAGMA user_version=1")
+    older.execute(f"PRAGMA user_version={len(schema.scripts())}")
     older.close()
 
     assert error.fault == "too_new"
@@ -203,7 +203,8 @@ async def test_a_migration_leaves_a_backup_until_something_is_deleted(
     more = (*schema.scripts(), "ALTER TABLE sessions ADD COLUMN mood TEXT;")
     monkeypatch.setattr(schema, "scripts", lambda: more)
     store = await opened(path)
-    backup = path.with_name("mead.db-backup-v1")
+    version_before = len(more) - 1
+    backup = path.with_name(f"mead.db-backup-v{version_before}")
     made = backups(path)
     copy = sqlite3.connect(f"file:{backup}?immutable=1", uri=True)
     turns = copy.execute("SELECT count(*) FROM turns").fetchone()
@@ -213,10 +214,40 @@ async def test_a_migration_leaves_a_backup_until_something_is_deleted(
     await store.delete_session("local", "s2")
     await store.aclose()
 
-    assert (turns, version) == ((1,), (1,))
-    assert made == {"mead.db-backup-v1": 0o600}
+    assert (turns, version) == ((1,), (version_before,))
+    assert made == {backup.name: 0o600}
     assert backups(path) == {}
     await assert_nothing_is_lost(path)
+
+
+async def test_a_database_of_the_first_form_is_brought_to_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "old.db"
+    first = schema.scripts()[0]
+    db = sqlite3.connect(path)
+    db.executescript(f"{first};PRAGMA application_id={schema.APPLICATION_ID};PRAGMA user_version=1;")
+    db.execute(
+        "INSERT INTO sessions VALUES ('s1', 'local', 1, 2, NULL, '[]', '{}', 30, 'queue', NULL, NULL, 1, 1, "
+        "1, NULL, NULL)"
+    )
+    turn = exchange(1, label="local_only")
+    db.execute(
+        "INSERT INTO turns (session_id, number, owner, status, finished_at, messages, plain, closed, label, "
+        "tags) VALUES ('s1', 1, 'local', 'done', 3, ?, 1, 1, 'local_only', '[]')",
+        (turn.messages,),
+    )
+    db.commit()
+    db.close()
+    store = await opened(path)
+    listed = await store.list_sessions("local")
+    turns = await store.turns_of("s1")
+    unmarked = await store.unmarked_turns("local")
+    await store.aclose()
+
+    assert [(record.session_id, record.kind) for record in listed] == [("s1", "conversation")]
+    assert [each.turn for each in unmarked] == list(turns), "its private text is still to be marked"
+    assert turns[0].messages == turn.messages
 
 
 async def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

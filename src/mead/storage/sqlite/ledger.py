@@ -13,6 +13,7 @@ from mead.storage.protocol import (
     AuditRow,
     CallRow,
     EgressRow,
+    EgressSum,
     OverBudget,
     Reservation,
     Reserved,
@@ -149,15 +150,36 @@ def add_egress(db: sqlite3.Connection, row: EgressRow) -> None:
     rows.insert(db, "egress", rows.EGRESS, rows.of_egress(row))
 
 
-def egress(db: sqlite3.Connection, owner: str, session_id: str | None, limit: int) -> tuple[EgressRow, ...]:
+def egress(
+    db: sqlite3.Connection, owner: str | None, session_id: str | None, since: float | None, limit: int
+) -> tuple[EgressRow, ...]:
     """See `Store.egress`."""
-    of_session = "" if session_id is None else "AND session_id = :session_id"
+    where, values = _sent(owner, session_id, since)
     found = db.execute(
-        f"SELECT {rows.EGRESS} FROM egress WHERE owner = :owner {of_session} "
-        "ORDER BY number DESC LIMIT :limit",
-        {"owner": owner, "session_id": session_id, "limit": limit},
+        f"SELECT {rows.EGRESS} FROM egress WHERE {where} ORDER BY number DESC LIMIT :limit",
+        {**values, "limit": limit},
     ).fetchall()
     return tuple([rows.egress_of(row) for row in reversed(found)])
+
+
+def egress_sums(
+    db: sqlite3.Connection, owner: str | None, session_id: str | None, since: float | None
+) -> tuple[EgressSum, ...]:
+    """See `Store.egress_sums`."""
+    where, values = _sent(owner, session_id, since)
+    found = db.execute(
+        "SELECT host, destination, slot, allowed_because, count(*), sum(bytes_sent), min(at), max(at) "
+        f"FROM egress WHERE {where} GROUP BY 1, 2, 3, 4 ORDER BY 6 DESC, 1, 3, 4",
+        values,
+    )
+    return tuple([EgressSum(**dict(zip(EgressSum.__struct_fields__, row, strict=True))) for row in found])
+
+
+def _sent(owner: str | None, session_id: str | None, since: float | None) -> tuple[str, dict[str, object]]:
+    values: dict[str, object] = {"owner": owner, "session_id": session_id, "since": since}
+    tests = {"owner": "owner = :owner", "session_id": "session_id = :session_id", "since": "at >= :since"}
+    wanted = [test for name, test in tests.items() if values[name] is not None]
+    return " AND ".join(["1", *wanted]), values
 
 
 def append_audit(db: sqlite3.Connection, entry: AuditEntry) -> AuditRow:

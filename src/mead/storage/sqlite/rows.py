@@ -30,7 +30,7 @@ _details = msgspec.json.Decoder(dict[str, str]).decode
 
 SESSION = (
     "session_id, owner, created_at, updated_at, title, tags, options, turn_timeout_s, busy, state, parent, "
-    "version, last_number, running"
+    "kind, version, last_number, running"
 )
 SESSION_WITHOUT_STATE = SESSION.replace("state", "NULL")
 TURN = "session_id, number, owner, status, finished_at, messages, plain, closed, route, label, usage, tags"
@@ -63,6 +63,7 @@ def of_session(session: SessionRecord) -> Values:
         session.busy,
         session.state,
         session.parent,
+        session.kind,
         session.version,
         session.last_number,
         session.running,
@@ -83,9 +84,10 @@ def session_of(row: Any) -> SessionRecord:
         busy=row[8],
         state=row[9],
         parent=row[10],
-        version=row[11],
-        last_number=row[12],
-        running=row[13],
+        kind=row[11],
+        version=row[12],
+        last_number=row[13],
+        running=row[14],
     )
 
 

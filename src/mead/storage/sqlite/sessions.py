@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mead.storage._records import changed, forked, new_session, taken
 from mead.storage.protocol import AlreadyRunning, SessionChange, SessionRecord, StoredTurn
-from mead.storage.sqlite import leases, rows, scrub
+from mead.storage.sqlite import fingerprints, leases, rows, scrub
 from mead.storage.sqlite.files import Life
 
 _PARTS = ("turns", "tools", "sessions")
@@ -30,7 +30,8 @@ def create(db: sqlite3.Connection, session: SessionRecord, turns: Sequence[Store
 def get(db: sqlite3.Connection, owner: str, session_id: str) -> SessionRecord | None:
     """See `Store.get_session`."""
     row = db.execute(
-        f"SELECT {rows.SESSION} FROM sessions WHERE session_id = ? AND owner = ?", (session_id, owner)
+        f"SELECT {rows.SESSION} FROM sessions WHERE session_id = ? AND owner = ? AND kind = 'conversation'",
+        (session_id, owner),
     ).fetchone()
     return None if row is None else rows.session_of(row)
 
@@ -41,7 +42,8 @@ def listed(
     """See `Store.list_sessions`."""
     older = "" if before is None else "AND (updated_at, session_id) < (?, ?)"
     found = db.execute(
-        f"SELECT {rows.SESSION_WITHOUT_STATE} FROM sessions WHERE owner = ? {older} "
+        f"SELECT {rows.SESSION_WITHOUT_STATE} FROM sessions "
+        f"WHERE owner = ? AND kind = 'conversation' {older} "
         "ORDER BY updated_at DESC, session_id DESC LIMIT ?",
         (owner, *(before or ()), limit),
     )
@@ -70,38 +72,61 @@ def delete(db: sqlite3.Connection, owner: str, session_id: str) -> bool:
     """See `Store.delete_session`. What was deleted is still to be scrubbed."""
     if get(db, owner, session_id) is None:
         return False
-    _delete_all(db, [session_id])
+    _delete_all(db, [(session_id, "conversation")])
     return True
 
 
 def delete_owner(db: sqlite3.Connection, owner: str) -> int:
     """See `Store.delete_owner`."""
     scrub.note(db)
-    owned = [row[0] for row in db.execute("SELECT session_id FROM sessions WHERE owner = ?", (owner,))]
+    owned = db.execute("SELECT session_id, kind FROM sessions WHERE owner = ?", (owner,)).fetchall()
     _delete_all(db, owned)
-    for table in ("calls", "egress", "budgets", "reservations"):
+    for table in ("calls", "egress", "budgets", "reservations", "fingerprints"):
         db.execute(f"DELETE FROM {table} WHERE owner = ?", (owner,))
-    return len(owned)
+    return _conversations(owned)
 
 
 def delete_older_than(db: sqlite3.Connection, before: float) -> int:
     """See `Store.delete_older_than`."""
-    old = [
-        row[0]
-        for row in db.execute(
-            "SELECT session_id FROM sessions WHERE updated_at < ? AND running IS NULL", (before,)
-        )
-    ]
+    old = db.execute(
+        "SELECT session_id, kind FROM sessions WHERE updated_at < ? AND running IS NULL", (before,)
+    ).fetchall()
     _delete_all(db, old)
+    fingerprints.delete_older(db, before)
     db.execute("DELETE FROM egress WHERE at < ?", (before,))
     db.execute("DELETE FROM budgets WHERE window_start < ?", (before,))
-    return len(old)
+    return _conversations(old)
+
+
+_OLD_REQUESTS = "kind = 'requests' AND updated_at < ? AND running IS NULL"
+
+
+def has_old_requests(db: sqlite3.Connection, before: float) -> bool:
+    """Whether `prune_requests` has anything to do."""
+    return (
+        db.execute(f"SELECT 1 FROM sessions WHERE {_OLD_REQUESTS} LIMIT 1", (before,)).fetchone() is not None
+    )
+
+
+def prune_requests(db: sqlite3.Connection, before: float) -> int:
+    """See `Store.prune_requests`. What was deleted is still to be scrubbed, where it had any text."""
+    found = db.execute(
+        "SELECT session_id, EXISTS (SELECT 1 FROM turns WHERE turns.session_id = sessions.session_id "
+        f"AND answer IS NOT NULL) FROM sessions WHERE {_OLD_REQUESTS}",
+        (before,),
+    ).fetchall()
+    if any(has_text for _, has_text in found):
+        scrub.note(db)
+    for session_id, _ in found:
+        _delete_parts(db, session_id)
+    return len(found)
 
 
 def turns_of(db: sqlite3.Connection, session_id: str) -> tuple[StoredTurn, ...]:
     """See `Store.turns_of`."""
     found = db.execute(
-        f"SELECT {rows.TURN} FROM turns WHERE session_id = ? AND status = 'done' ORDER BY number",
+        f"SELECT {rows.TURN} FROM turns WHERE session_id = ? AND status = 'done' AND messages IS NOT NULL "
+        "ORDER BY number",
         (session_id,),
     )
     return tuple([rows.turn_of(row) for row in found])
@@ -135,18 +160,30 @@ def rewind(
     )
     db.execute("DELETE FROM turns WHERE session_id = ? AND number > ?", (session_id, to))
     db.execute("UPDATE tools SET told = NULL WHERE session_id = ? AND told > ?", (session_id, to))
+    fingerprints.delete(db, session_id, after=to)
     state = None if dropped else session.state
     change = SessionChange(updated_at=at, state=state)
     put(db, changed(session, change))
     return get(db, owner, session_id)
 
 
-def _delete_all(db: sqlite3.Connection, session_ids: Sequence[str]) -> None:
-    if session_ids:
+def _delete_all(db: sqlite3.Connection, found: Sequence[tuple[str, str]]) -> None:
+    """Deletes sessions, given as id and kind. The fingerprints of requests do not go with these."""
+    if found:
         scrub.note(db)
-    for session_id in session_ids:
-        for table in _PARTS:
-            db.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
+    for session_id, kind in found:
+        _delete_parts(db, session_id)
+        if kind == "conversation":
+            fingerprints.delete(db, session_id)
+
+
+def _delete_parts(db: sqlite3.Connection, session_id: str) -> None:
+    for table in _PARTS:
+        db.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
+
+
+def _conversations(found: Sequence[tuple[str, str]]) -> int:
+    return sum([kind == "conversation" for _, kind in found])
 
 
 def _value(db: sqlite3.Connection, query: str, *values: object) -> int | None:

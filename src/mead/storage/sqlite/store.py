@@ -20,6 +20,7 @@ from mead.storage.protocol import (
     Begun,
     CallRow,
     EgressRow,
+    EgressSum,
     InterruptedTurn,
     OverBudget,
     Reservation,
@@ -30,12 +31,14 @@ from mead.storage.protocol import (
     StoredTurn,
     ToolRow,
     TurnEnd,
+    TurnMarks,
     TurnStart,
+    UnmarkedTurn,
     UsageFilter,
     UsageGroup,
     UsageSum,
 )
-from mead.storage.sqlite import ledger, sessions, turns
+from mead.storage.sqlite import fingerprints, ledger, sessions, turns
 from mead.storage.sqlite.reader import Reader
 from mead.storage.sqlite.workers import Op
 from mead.storage.sqlite.writer import OnStep, Writer
@@ -164,6 +167,17 @@ class SqliteStore:
     async def tools_of(self, session_id: str, turn: int | None = None) -> tuple[ToolRow, ...]:
         return await self._read(partial(turns.tools_of, session_id=session_id, turn=turn))
 
+    # Fingerprints
+
+    async def fingerprints_since(self, owner: str, cursor: int = 0) -> tuple[bytes, int]:
+        return await self._read(partial(fingerprints.since, owner=owner, cursor=cursor))
+
+    async def unmarked_turns(self, owner: str, *, limit: int = 50) -> tuple[UnmarkedTurn, ...]:
+        return await self._read(partial(fingerprints.unmarked, owner=owner, limit=limit))
+
+    async def mark_turns(self, marks: Sequence[TurnMarks]) -> None:
+        await self._write(partial(fingerprints.mark, marks=marks))
+
     # Ledger and budgets
 
     async def usage_rows(self, which: UsageFilter = ALL_USAGE, *, limit: int = 1000) -> tuple[CallRow, ...]:
@@ -202,10 +216,23 @@ class SqliteStore:
             self._writer.post(Op(partial(ledger.add_egress, row=row), waits=False))
 
     async def egress(
-        self, owner: str, *, session_id: str | None = None, limit: int = 1000
+        self,
+        owner: str | None,
+        *,
+        session_id: str | None = None,
+        since: float | None = None,
+        limit: int = 1000,
     ) -> tuple[EgressRow, ...]:
         await self._write(lambda _: None)  # what was added before is written then
-        return await self._read(partial(ledger.egress, owner=owner, session_id=session_id, limit=limit))
+        return await self._read(
+            partial(ledger.egress, owner=owner, session_id=session_id, since=since, limit=limit)
+        )
+
+    async def egress_sums(
+        self, owner: str | None, *, session_id: str | None = None, since: float | None = None
+    ) -> tuple[EgressSum, ...]:
+        await self._write(lambda _: None)
+        return await self._read(partial(ledger.egress_sums, owner=owner, session_id=session_id, since=since))
 
     async def append_audit(self, entry: AuditEntry) -> AuditRow:
         return await self._write(partial(ledger.append_audit, entry=entry))
@@ -228,6 +255,11 @@ class SqliteStore:
 
     async def delete_older_than(self, before: float) -> int:
         return await self._write(partial(sessions.delete_older_than, before=before), scrubs=True)
+
+    async def prune_requests(self, before: float) -> int:
+        if not await self._read(partial(sessions.has_old_requests, before=before)):
+            return 0
+        return await self._write(partial(sessions.prune_requests, before=before), scrubs=True)
 
     async def check(self) -> tuple[str, ...]:
         return await self._read(ledger.check)

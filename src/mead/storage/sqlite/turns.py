@@ -19,7 +19,7 @@ from mead.storage.protocol import (
     TurnEnd,
     TurnStart,
 )
-from mead.storage.sqlite import leases, rows
+from mead.storage.sqlite import fingerprints, leases, rows
 from mead.storage.sqlite.files import Life
 
 _UNTOLD = "session_id = ? AND effect AND told IS NULL"
@@ -135,38 +135,59 @@ def end(db: sqlite3.Connection, turn_end: TurnEnd, epoch: int) -> None:
     leases.leave_open(db, session_id, number)
     if turn_end.told_effects:
         acknowledge(db, session_id, number)
-    _end_row(db, turn_end)
+    owner = _end_row(db, turn_end)
+    if turn_end.fingerprints:
+        at = turn_end.finished_at
+        fingerprints.add(db, owner, session_id, number, at, turn_end.fingerprints)
     db.execute(
         "UPDATE sessions SET running = NULL, holder = NULL, updated_at = ?, state = ifnull(?, state), "
         "version = version + ? WHERE session_id = ?",
-        (turn_end.finished_at, turn_end.state, turn_end.status == "done", session_id),
+        (turn_end.finished_at, turn_end.state, turn_end.turn is not None, session_id),
     )
 
 
-def _end_row(db: sqlite3.Connection, turn_end: TurnEnd) -> None:
-    """A turn that is done becomes history. Of one that failed no text is kept, and nothing at all if there is
-    no key under which its result is replayed."""
+def _end_row(db: sqlite3.Connection, turn_end: TurnEnd) -> str:
+    """A turn that is done becomes history; gives its owner. Of any other no text is kept, and nothing at all
+    if there is no key under which its result is replayed."""
     session_id, number = turn_end.session_id, turn_end.number
+    (owner,) = db.execute(
+        "SELECT owner FROM turns WHERE session_id = ? AND number = ?", (session_id, number)
+    ).fetchone()
     if turn_end.turn is not None:
         values = rows.of_turn(session_id, turn_end.turn)
         marks = ", ".join("?" * len(values))
         db.execute(
-            f"UPDATE turns SET ({rows.TURN}) = ({marks}), question = NULL, "
+            f"UPDATE turns SET ({rows.TURN}) = ({marks}), question = NULL, fingerprinted = ?, "
             "answer = CASE WHEN key IS NULL THEN NULL ELSE ? END WHERE session_id = ? AND number = ?",
-            (*values, turn_end.answer, session_id, number),
+            (
+                *values,
+                None if turn_end.fingerprints is None else 1,
+                turn_end.answer,
+                session_id,
+                number,
+            ),
         )
         db.execute(
             "UPDATE tools SET told = turn WHERE session_id = ? AND turn = ? AND status <> 'unknown'",
             (session_id, number),
         )
-        return
+        return str(owner)
     keyed = db.execute(
-        "UPDATE turns SET status = 'failed', finished_at = ?, reason = ?, question = NULL, answer = ? "
+        "UPDATE turns SET status = ?, finished_at = ?, reason = ?, question = NULL, answer = ? "
         "WHERE session_id = ? AND number = ? AND key IS NOT NULL AND ? IS NOT NULL",
-        (turn_end.finished_at, turn_end.reason, turn_end.answer, session_id, number, turn_end.answer),
+        (
+            turn_end.status,
+            turn_end.finished_at,
+            turn_end.reason,
+            turn_end.answer,
+            session_id,
+            number,
+            turn_end.answer,
+        ),
     )
     if not keyed.rowcount:
         db.execute("DELETE FROM turns WHERE session_id = ? AND number = ?", (session_id, number))
+    return str(owner)
 
 
 def interrupted(db: sqlite3.Connection, session_id: str) -> tuple[InterruptedTurn, ...]:
