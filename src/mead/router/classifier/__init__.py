@@ -1,37 +1,64 @@
 """The interface of classifiers: they judge the newest turn, where `auto` needs it and before a cloud call.
 
 A classifier reads and computes; it contacts nothing, so that asking it can never leak (R4, R16). What it
-cannot read (an image, a document) it must call private.
+cannot read (an image, a document) it must call private; one that raises is taken to have found something.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
-from mead.core.messages import TextBlock, blocks_of
+from mead.core.messages import (
+    Block,
+    DocumentBlock,
+    Message,
+    TextBlock,
+    Tool,
+    ToolResultBlock,
+    blocks_of,
+    text_of,
+)
 from mead.core.options import TurnOptions
-from mead.core.turns import Finding, Turn, Verdict
+from mead.core.turns import Cause, Finding, Turn, Verdict
 from mead.router.slots import Slots
+
+EARLIER = 8
+"""How many of the person's earlier messages a classifier is given beside the newest one."""
+
+_log = logging.getLogger("mead.router")
 
 
 class ClassifierInput(Struct, frozen=True, kw_only=True):
     """What a classifier may look at.
 
-    `texts` are the newest turn's own: the message first, then the turn's system prompt, if it has one.
-    `unreadable` counts the parts that hold no text. `has_local` and `has_cloud` say which slots are filled.
+    `question` is what the person asks; `texts` is all that the newest turn holds: its messages, which are
+    several where a client brings its history, and the turn's system prompt, if it has one. `unreadable`
+    counts the parts that hold no text. `has_local` and `has_cloud` say which slots are filled. `earlier` are
+    the person's last messages that a cloud model may see, the oldest first: a secret can be told in two
+    halves. `known_private` is what is known to be private already. `tools` are those that the turn may be
+    shown, as far as they are known. `lacks` says why the local model cannot do the turn. Of one whose route
+    `is_forced` only what is private is asked.
     """
 
+    question: str
     texts: tuple[str, ...]
     unreadable: int = 0
     has_local: bool = True
     has_cloud: bool = True
+    earlier: tuple[str, ...] = ()
+    known_private: tuple[Finding, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    lacks: Cause | None = None
+    is_forced: bool = False
 
 
 class Classifier(Protocol):
-    """Judges turns."""
+    """Judges turns. One that learns may also have `observe(verdict)`, which is told of each turn that was
+    decided, and `aclose()`."""
 
     def classify(self, turn: ClassifierInput) -> Verdict:
         """Where the turn should go, whether it is private, and why."""
@@ -40,21 +67,101 @@ class Classifier(Protocol):
         """What is private in a text that is about to be sent, a tool's result for one."""
 
 
-def newest_input(newest: Turn, options: TurnOptions, slots: Slots) -> ClassifierInput:
-    """What a classifier may look at of a newest turn."""
-    texts: list[str] = []
-    unreadable = 0
-    for message in newest.decode():
-        for block in blocks_of(message):
-            if isinstance(block, TextBlock):
-                texts.append(block.text)
-            else:
-                unreadable += 1
+def newest_input(
+    turns: Sequence[Turn],
+    options: TurnOptions,
+    slots: Slots,
+    *,
+    tools: Sequence[Tool] = (),
+    lacks: Cause | None = None,
+) -> ClassifierInput:
+    """What a classifier may look at of the newest of `turns`."""
+    messages = turns[-1].decode()
+    texts, unreadable = texts_of(messages)
     if options.options.system:
         texts.append(options.options.system)
     return ClassifierInput(
+        question=_question(messages),
         texts=tuple(texts),
         unreadable=unreadable,
         has_local=slots.local is not None,
         has_cloud=slots.cloud is not None,
+        earlier=tuple(_questions(turns[:-1])),
+        known_private=options.known_private,
+        tools=tuple(tools),
+        lacks=lacks,
+        is_forced=options.route != "auto",
     )
+
+
+def judge(classifier: Classifier, turn: ClassifierInput) -> Verdict:
+    """The classifier's verdict. One that raises has found something private: nothing is sent unscanned."""
+    try:
+        return classifier.classify(turn)
+    except Exception as error:
+        _log.error("the classifier raised %s; the turn counts as private", type(error).__name__)
+        cause = Cause("unscanned", "The text could not be looked through, so it counts as private.")
+        return Verdict(route="local", private=True, causes=(cause,), findings=(_UNSCANNED,))
+
+
+def scanner(classifier: Classifier) -> Callable[[str], Sequence[Finding]]:
+    """The classifier's `scan`, which finds something in every text that it cannot look through."""
+
+    def scan(text: str) -> Sequence[Finding]:
+        try:
+            return classifier.scan(text)
+        except Exception as error:
+            _log.error("the scan of a text raised %s; it counts as private", type(error).__name__)
+            return (_UNSCANNED,)
+
+    return scan
+
+
+_UNSCANNED = Finding("unscanned", 0, 0, "•••")
+
+
+def texts_of(messages: Sequence[Message], *, answers: bool = True) -> tuple[list[str], int]:
+    """The texts in some messages, and how many parts hold none that could be read. Without `answers` only
+    what was given to the model: the person's words and the results of tools."""
+    texts: list[str] = []
+    unreadable = 0
+    for message in messages:
+        if message.role == "assistant" and not answers:
+            continue
+        for block in blocks_of(message):
+            text = _text_in(block)
+            if text is not None:
+                texts.append(text)
+            elif message.role == "user":
+                unreadable += 1
+    return texts, unreadable
+
+
+def _text_in(block: Block) -> str | None:
+    if isinstance(block, TextBlock):
+        return block.text
+    if isinstance(block, ToolResultBlock):
+        return block.content
+    if isinstance(block, DocumentBlock) and block.media_type.startswith("text/"):
+        return block.data.decode(errors="replace")
+    return None
+
+
+def _question(messages: Sequence[Message]) -> str:
+    """The text of the person's last message."""
+    for message in reversed(messages):
+        if message.role == "user" and (text := text_of(message.content)):
+            return text
+    return ""
+
+
+def _questions(earlier: Sequence[Turn]) -> Iterator[str]:
+    """The person's last messages in turns that a cloud model may see."""
+    shareable = [turn for turn in earlier[-EARLIER:] if turn.label == "shareable"]
+    for turn in shareable:
+        yield from turn.messages.variant("questions", _texts_of_questions)
+
+
+def _texts_of_questions(messages: list[Message]) -> tuple[str, ...]:
+    users = [message for message in messages if message.role == "user"]
+    return tuple([b.text for message in users for b in blocks_of(message) if isinstance(b, TextBlock)])
