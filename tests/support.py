@@ -9,8 +9,11 @@ import mead
 from mead import telemetry
 from mead.core.conversation import encode_exchange, encode_user
 from mead.core.options import NO_OPTIONS, Options, Route
+from mead.core.scope import CallRecord, NullScope
 from mead.core.turns import Label, Turn
+from mead.core.usage import Usage
 from mead.router import Slot, Slots
+from mead.router.classifier import Classifier
 from mead.testing import ScriptedProvider
 
 
@@ -42,15 +45,44 @@ def two_models(
     )
 
 
+class Easy(mead.AutoClassifier):
+    """A classifier that finds no turn hard; what is private it finds as the built-in one does."""
+
+    def __init__(self) -> None:
+        super().__init__(cloud_share=0)
+
+
 def runtime(
     local: object = None,
     cloud: object = None,
     *,
     tools: Sequence[Callable[..., object]] = (),
+    classifier: Classifier | None = None,
     **settings: object,
 ) -> mead.Runtime:
     """A runtime over these providers."""
-    return mead.Runtime(mead.Settings(**settings), slots=slots(local, cloud), tools=tools)  # type: ignore[arg-type]  # settings by name
+    return mead.Runtime(
+        mead.Settings(**settings),  # type: ignore[arg-type]  # settings by name
+        slots=slots(local, cloud),
+        tools=tools,
+        classifier=classifier,
+    )
+
+
+class Deltas(NullScope):
+    """A scope that keeps what it hears: the deltas, and which calls ended how."""
+
+    wants_deltas = True
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.calls: list[tuple[str, str | None, str]] = []
+
+    def delta(self, text: str) -> None:
+        self.heard.append(text)
+
+    async def call_closed(self, call: CallRecord, usage: Usage | None, status: str) -> None:
+        self.calls.append((call.provider, call.model, status))
 
 
 @contextmanager

@@ -55,6 +55,7 @@ from mead.core.scope import Approval, ApprovalRequest
 from mead.core.turns import (
     Answer,
     Cause,
+    Contribution,
     Decision,
     Finding,
     Handler,
@@ -70,15 +71,18 @@ from mead.mcp.functions import tool
 from mead.mcp.hub import McpHub, ToolHub
 from mead.mcp.policy import Policy
 from mead.providers.protocol import Completion, Provider, Reply
-from mead.router import Refused, Router, RuleClassifier, Slot, Slots, route
+from mead.router import AutoClassifier, Backend, Refused, Router, Slot, Slots, route
 from mead.sessions.default import (
     cancel_turn,
     configure,
     explain,
+    explain_request,
     history,
     start_session,
     stop_session,
+    stream_request,
     stream_turn,
+    submit_request,
     submit_turn,
 )
 from mead.sessions.events import ApprovalNeeded, Delta, Finished, ToolCalled, ToolReturned, TurnEvent
@@ -95,6 +99,8 @@ __all__ = [
     "Approval",
     "ApprovalNeeded",
     "ApprovalRequest",
+    "AutoClassifier",
+    "Backend",
     "Block",
     "BudgetExceeded",
     "Cancelled",
@@ -103,6 +109,7 @@ __all__ = [
     "Completion",
     "ConfigError",
     "ContextOverflow",
+    "Contribution",
     "Crashed",
     "Decision",
     "Delta",
@@ -138,7 +145,6 @@ __all__ = [
     "ResponseFormat",
     "Result",
     "Router",
-    "RuleClassifier",
     "Runtime",
     "SessionBusy",
     "Settings",
@@ -172,12 +178,15 @@ __all__ = [
     "cancel_turn",
     "configure",
     "explain",
+    "explain_request",
     "history",
     "route",
     "settings",
     "start_session",
     "stop_session",
+    "stream_request",
     "stream_turn",
+    "submit_request",
     "submit_turn",
     "telemetry",
     "tool",

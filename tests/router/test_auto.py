@@ -1,55 +1,49 @@
-"""The rule classifier: what is private stays local, placeholders do not count, and it says why."""
+"""The classifier of `auto`: privacy decides alone, then what there is and lacks, then the difficulty."""
 
 from __future__ import annotations
 
-import time
+from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mead.core.conversation import encode
-from mead.core.messages import ImageBlock, Message, TextBlock
+from mead.core.messages import DocumentBlock, ImageBlock, Message, TextBlock
 from mead.core.options import Options, TurnOptions
-from mead.core.turns import Turn, Verdict
-from mead.router import RuleClassifier
-from mead.router.classifier import ClassifierInput, newest_input
-from mead.router.classifier.patterns import find, mask
-from mead.router.classifier.rules import difficulty
-from support import newest, slots
+from mead.core.turns import Cause, Finding, Turn, Verdict
+from mead.router import AutoClassifier
+from mead.router.classifier import ClassifierInput, judge, newest_input, scanner
+from mead.router.classifier.gate import PrivacyGate
+from mead.router.classifier.make import make_classifier
+from mead.router.classifier.traffic import ORDINARY_TURNS, REMEMBERED_TURNS, Traffic
+from mead.settings import ClassifierSettings, Settings
+from support import newest, past, slots
 
-CLASSIFIER = RuleClassifier(private_words=["Project Heron", "diagnosis"])
+CLASSIFIER = AutoClassifier(gate=PrivacyGate(words=["Project Heron", "diagnosis"]))
+CARD = "4012 8888 8888 1881"
+EASY = "hello, how are you?"
+HARD = (
+    "Write a Python function that merges overlapping intervals, analyse its complexity, and prove that it is "
+    "correct:\n```python\ndef merge(intervals):\n    ...\n```"
+)
 
 
 def verdict(*texts: str, **facts: object) -> Verdict:
-    return CLASSIFIER.classify(ClassifierInput(texts=texts, **facts))  # type: ignore[arg-type]  # by name
+    return CLASSIFIER.classify(ClassifierInput(question=texts[0], texts=texts, **facts))  # type: ignore[arg-type]  # by name
 
 
 PRIVATE = [
-    ("card", "my card is 4012 8888 8888 1881"),
-    ("card", "4012-8888-8888-1881"),
+    ("card", f"my card is {CARD}"),
     ("iban", "pay to DE89 3704 0044 0532 0130 00 please"),
     ("ssn", "her number is 078-05-1120"),
     ("email", "write to ada.lovelace@somewhere.org"),
     ("phone", "call +49 30 901820"),
     ("private_key", "-----BEGIN OPENSSH PRIVATE KEY-----\nabc"),
-    ("api_key", "use sk-" + "live-4f9c2a7d81b6e035ad"),
     ("api_key", "ghp_16C7e42F292c6912E7710c838347Ae178B4a"),
     ("password", "the password is hunter2!"),
-    ("password", "api_key = 'f81d4fae7dec'"),
     ("private_word", "what about project heron?"),
-]
-HARMLESS = [
-    "what is the capital of Norway?",
-    "my password is wrong, what now?",
-    "write to somebody@example.com",
-    "card 4012 8888 8888 1882",
-    "1234 5678 9012 3456 7890 1234",
-    "set api_key=YOUR_API_KEY",
-    "it was 2026-12-01 12:30:45.123456789",
-    "version 1.2.3.4, build 20261201",
-    "call 555-0100",
-    "a key point is the token limit",
 ]
 
 
@@ -68,126 +62,256 @@ def test_t3_a_verdict_quotes_nothing(kind: str, text: str) -> None:
     found = verdict(text)
 
     for finding in found.findings:
-        value = text[finding.start : finding.end]
-        assert len(value) >= 4
-        assert value not in repr(found)
-
-
-@pytest.mark.parametrize("text", HARMLESS)
-def test_what_only_looks_private_is_passed_over(text: str) -> None:
-    assert not verdict(text).private, find(text)
+        assert text[finding.start : finding.end] not in repr(found)
 
 
 @pytest.mark.parametrize("marker", ["private:", "[local]", "Confidential: ", "[PRIVATE]"])
 def test_r01_a_marker_keeps_a_turn_local(marker: str) -> None:
-    assert verdict(marker + " design a compiler, step by step, and prove it").private
+    assert verdict(marker + HARD).private
 
 
 def test_r01_a_marker_sends_a_turn_to_the_cloud() -> None:
     assert verdict("[cloud] hello").route == "cloud"
-    assert verdict("[cloud] hello 4012 8888 8888 1881").route == "local", "privacy comes first"
+    assert verdict(f"[cloud] hello {CARD}").route == "local", "privacy comes first"
 
 
 def test_r01_small_talk_is_local_and_hard_work_is_for_the_cloud() -> None:
-    easy = verdict("hello, how are you?")
-    hard = verdict(
-        "Analyse this code, explain why it is slow, and derive its complexity:\n```python\ndef f(n): ...\n```"
-    )
+    easy, hard = verdict(EASY), verdict(HARD)
 
     assert (easy.route, hard.route) == ("local", "cloud")
-    assert easy.score < 0.5 <= hard.score
-    assert "threshold" in hard.causes[0].text
+    assert hard.score is not None
+    assert hard.threshold is not None
+    assert hard.score >= hard.threshold == 0.7
+    assert hard.causes[0].code == "difficulty"
+    assert hard.contributions
+    assert hard.version
+
+
+def test_a_share_of_nothing_is_local_and_of_everything_is_cloud() -> None:
+    never, always = AutoClassifier(cloud_share=0), AutoClassifier(cloud_share=1)
+    turn = ClassifierInput(question=HARD, texts=(HARD,))
+
+    assert never.classify(turn).route == "local"
+    assert always.classify(turn).route == "cloud"
+
+
+def test_a_turn_that_cannot_be_judged_stays_local() -> None:
+    text = "ξψζ θγλ ωφχ"
+    found = AutoClassifier(cloud_share=1).classify(ClassifierInput(question=text, texts=(text,)))
+
+    assert found.route == "local"
+    assert found.causes[0].code == "uncertain"
+    assert not found.private
 
 
 def test_r03_auto_takes_the_slot_that_there_is() -> None:
-    assert verdict("hello", has_local=False).route == "cloud"
-    assert verdict("hello", has_local=False).causes[0].code == "only_cloud"
-    assert verdict("x" * 5000, has_cloud=False).route == "local"
-    assert verdict("4012 8888 8888 1881", has_local=False).route == "local", "private: never by default"
+    assert verdict(EASY, has_local=False).route == "cloud"
+    assert verdict(EASY, has_local=False).causes[0].code == "only_cloud"
+    assert verdict(HARD, has_cloud=False).route == "local"
+    assert verdict(CARD, has_local=False).route == "local", "private: never by default"
 
 
-def test_an_attachment_cannot_be_looked_into_so_it_is_private() -> None:
+def test_what_the_local_model_lacks_comes_before_the_score_and_after_privacy() -> None:
+    lacks = Cause("local_tools", "It cannot use tools.")
+
+    assert verdict(EASY, lacks=lacks).causes == (lacks,)
+    assert verdict(EASY, lacks=lacks).route == "cloud"
+    assert verdict(CARD, lacks=lacks).route == "local"
+
+
+def test_r16_what_is_known_to_be_private_needs_no_rule() -> None:
+    found = verdict("the weather is fine", known_private=(Finding("local_text", 0, 0, "•••"),))
+
+    assert found.private
+    assert "only the local model has seen" in found.causes[0].text
+
+
+def test_r16_a_secret_in_two_messages_is_found_where_they_meet() -> None:
+    first, second = "First half of the key: AKIAIOSF", "and the second half: ODNN7EXAMPLE"
+
+    kinds = {finding.kind for finding in verdict(second, earlier=(first,)).findings}
+
+    assert "api_key" in kinds
+    assert "api_key" not in {
+        finding.kind for finding in (*verdict(first).findings, *verdict(second).findings)
+    }
+
+
+def test_an_attachment_that_cannot_be_looked_into_is_private() -> None:
     found = verdict("what is this?", unreadable=1)
 
     assert found.private
     assert found.causes[0].code == "unreadable"
 
 
-def test_the_turns_own_system_prompt_is_looked_at_too() -> None:
+def test_a_picture_is_counted_and_a_text_that_is_attached_is_read() -> None:
+    blocks = (
+        ImageBlock("image/png", b"x"),
+        DocumentBlock("text/plain", CARD.encode()),
+        TextBlock("what?"),
+    )
+    turn = Turn(messages=encode([Message("user", blocks)]))
 
+    looked_at = newest_input([turn], TurnOptions(), slots())
+
+    assert (looked_at.texts, looked_at.unreadable) == ((CARD, "what?"), 1)
+    assert looked_at.question == "what?"
+
+
+def test_of_a_history_that_a_client_brings_the_last_question_is_judged_and_all_of_it_scanned() -> None:
+    messages = [Message("user", f"my card is {CARD}"), Message("assistant", "Noted."), Message("user", EASY)]
+
+    looked_at = newest_input([Turn(messages=encode(messages))], TurnOptions(), slots())
+
+    assert looked_at.question == EASY
+    assert CLASSIFIER.classify(looked_at).private
+    marked = [Message("user", "private: hello"), Message("assistant", "Hi."), Message("user", HARD)]
+    assert CLASSIFIER.classify(newest_input([Turn(messages=encode(marked))], TurnOptions(), slots())).private
+
+
+def test_the_turns_own_system_prompt_is_looked_at_too() -> None:
     options = TurnOptions(options=Options(system="the patient's diagnosis is in the file"))
 
-    assert CLASSIFIER.classify(newest_input(newest("hello"), options, slots())).private
+    assert CLASSIFIER.classify(newest_input([newest("hello")], options, slots())).private
 
 
-def test_attachments_are_counted() -> None:
+def test_only_messages_that_a_cloud_model_may_see_are_given_as_earlier_ones() -> None:
+    turns = [past("one", "1"), past("two", "2", label="local_only"), newest("three")]
 
-    turn = Turn(messages=encode([Message("user", (ImageBlock("image/png", b"x"), TextBlock("what?")))]))
-
-    looked_at = newest_input(turn, TurnOptions(), slots())
-
-    assert (looked_at.texts, looked_at.unreadable) == (("what?",), 1)
+    assert newest_input(turns, TurnOptions(), slots()).earlier == ("one",)
 
 
-def test_a_threshold_out_of_range_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="threshold"):
-        RuleClassifier(threshold=1.5)
+class Counting(PrivacyGate):
+    """Counts what it is given to scan."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scanned: list[str] = []
+
+    def scan(self, text: str) -> tuple[Finding, ...]:
+        self.scanned.append(text)
+        return super().scan(text)
 
 
-@given(st.text(max_size=3000))
+def test_each_text_is_scanned_once() -> None:
+    gate = Counting()
+    classifier = AutoClassifier(gate=gate)
+
+    for text in ("one", "two", "one", "one"):
+        classifier.scan(text)
+
+    assert gate.scanned == ["one", "two"]
+
+
+class Broken(PrivacyGate):
+    def scan(self, text: str) -> tuple[Finding, ...]:
+        raise RecursionError("too deep: " + text)
+
+
+def test_r16_a_scan_that_raises_has_found_something(caplog: pytest.LogCaptureFixture) -> None:
+    classifier = AutoClassifier(gate=Broken())
+
+    found = judge(classifier, ClassifierInput(question="", texts=("something private",)))
+
+    assert found.private
+    assert found.route == "local"
+    assert scanner(classifier)("something private")
+    assert "something" not in caplog.text
+    assert "RecursionError" in caplog.text
+
+
+def test_a_share_out_of_range_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="cloud_share"):
+        AutoClassifier(cloud_share=1.5)
+
+
+@given(st.text(max_size=2000))
 def test_any_text_gets_a_verdict(text: str) -> None:
     found = verdict(text)
 
-    assert 0 <= found.score <= 1
+    assert found.score is None or 0 <= found.score <= 1
     assert found.causes
     assert not found.private or found.route == "local"
-    assert 0 <= difficulty(text) <= 1
 
 
-@given(st.text(min_size=1))
-def test_a_masked_value_keeps_its_length_and_hides_its_text(value: str) -> None:
-    masked = mask(value)
-
-    assert len(masked) == len(value)
-    assert value[:-2] not in masked or not value[:-2] or set(value[:-2]) == {"•"}
+# What it learns
 
 
-REPEATED = [
-    *("SELECT x ", "def a", "class ", "fn a", "private ", "`", "=", "#include", "[", " ", "?", "prove "),
-    *("1 ", "1-", "1", "4111 1111 ", "AA11 ", "AA11 A ", "AB12" + 40 * "C" + " ", "111-11-", "+1 ", "+1(1)"),
-    *("a@", "a.", "a@a.", "a.b@c", "(111) 111-", "@", "-----BEGIN A ", "-----BEGIN ", "-", "sk-", "sk-a-"),
-    *("eyJ-", "eyJ", "eyJaaaaaaaaaa.", "eyJaaaaaaaaaa.eyJ", "xoxb-", "AIza-", "ghp_", "glpat-", "AKIA"),
-    *("password ", "password:", "token is ", "secret key ", "pin = ", "pin", "hero", "Project "),
-]
+def test_the_threshold_follows_the_persons_own_turns() -> None:
+    traffic = Traffic("v1")
+    assert traffic.threshold(0.3) == pytest.approx(0.7)
+
+    for _ in range(1000):
+        traffic.note(0.9)
+
+    assert 0.9 < traffic.threshold(0.3) < 0.91
+    assert traffic.threshold(0) == 1.0
+    assert traffic.threshold(1) == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize("before", ["", "a@", "password=1 "])
-@pytest.mark.parametrize("repeated", REPEATED)
-def test_no_text_makes_a_look_at_it_slow(before: str, repeated: str) -> None:
-    text = before + repeated * (200_000 // len(repeated)) + "!"
-    started = time.process_time()
+@given(st.lists(st.floats(0, 1), max_size=300), st.floats(0, 1))
+def test_about_the_wanted_share_is_over_the_threshold(scores: list[float], share: float) -> None:
+    traffic = Traffic("v1")
+    for score in scores:
+        traffic.note(score)
 
-    verdict(text)
+    threshold = traffic.threshold(share)
 
-    # It takes 0.1 s; a pattern whose time grows with the square of the length takes minutes.
-    assert time.process_time() - started < 5
+    # Scores of one step of a hundred cannot be told apart, and ordinary turns count beside these.
+    over = sum([score >= threshold + 0.01 for score in scores])
+    assert over <= share * (len(scores) + ORDINARY_TURNS) + 1e-6
+
+
+def test_older_turns_fade() -> None:
+    traffic = Traffic("v1")
+    for _ in range(REMEMBERED_TURNS):
+        traffic.note(0.1)
+    before = traffic.threshold(0.3)
+    for _ in range(3 * REMEMBERED_TURNS):
+        traffic.note(0.9)
+
+    assert before < 0.2
+    assert traffic.threshold(0.3) > 0.9
+
+
+def test_what_was_learned_is_kept_and_shared(tmp_path: Path) -> None:
+    file = tmp_path / "data" / "traffic.json"
+    first, second = Traffic("v1", file), Traffic("v1", file)
+    for _ in range(20):
+        first.note(0.95)
+        second.note(0.95)
+    first.save()
+    second.save()
+
+    again = Traffic("v1", file)
+
+    assert again.threshold(0.1) == second.threshold(0.1) > Traffic("v1").threshold(0.1)
+    assert sum(msgspec.json.decode(file.read_bytes())["counts"]) == 40
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert Traffic("v2", file).threshold(0.1) == pytest.approx(0.9), "other weights, other scores"
 
 
 @pytest.mark.parametrize(
-    "kind,text",
-    [
-        ("iban", "PAY TO DE89370400440532013000 AND SAY THANKS"),
-        ("iban", "DE89 3704 0044 0532 0130 00 I think"),
-        ("iban", "it is CH9300762011623852957."),
-        ("iban", "DE89 370400440532013000"),
-        ("api_key", "Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJlMTIz"),
-        ("api_key", "x-eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJlMTIz"),
-    ],
+    "data", [b"", b"{", b'{"version":"v1","counts":[1]}', b'{"version":"v1","counts":[-1]}']
 )
-def test_r16_what_is_private_is_found_at_the_end_of_a_long_text_too(kind: str, text: str) -> None:
-    assert kind in {finding.kind for finding in find("word " * 40_000 + text)}
+def test_a_broken_file_is_no_file(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "traffic.json"
+    file.write_bytes(data)
+
+    assert Traffic("v1", file).threshold(0.3) == pytest.approx(0.7)
 
 
-def test_code_makes_a_text_harder() -> None:
-    assert difficulty("SELECT name FROM people") > difficulty("choose a name among people")
-    assert difficulty("word " * 3_000 + "SELECT name FROM people") > difficulty("word " * 3_000)
+async def test_the_settings_make_the_classifier(tmp_path: Path) -> None:
+    chosen = ClassifierSettings(cloud_share=1, private_prefixes=("home:",), private_words=("heron",))
+    settings = Settings(classifier=chosen, data_folder=tmp_path)
+    classifier = make_classifier(settings, keeps=True)
+
+    found = classifier.classify(ClassifierInput(question=HARD, texts=(HARD,)))
+    classifier.observe(found)
+    await classifier.aclose()
+
+    assert found.route == "cloud"
+    assert classifier.scan("home: what is for dinner?")
+    assert classifier.scan("the HERON plan")
+    assert (tmp_path / "traffic.json").exists()
+    await make_classifier(settings).aclose()

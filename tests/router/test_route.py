@@ -447,8 +447,9 @@ async def test_t1_r13_one_event_tells_of_the_turn() -> None:
         await answer(provider, TurnOptions(route="local", session_id="s1"))
 
     (event,) = events
-    assert {**event.measurements, "duration": 0} == {
+    assert {**event.measurements, "duration": 0, "deciding": 0} == {
         "duration": 0,
+        "deciding": 0,
         "input_tokens": 2,
         "output_tokens": 2,
         "tool_calls": 1,
@@ -460,6 +461,7 @@ async def test_t1_r13_one_event_tells_of_the_turn() -> None:
         "status": "ok",
         "session_id": "s1",
         "reason": None,
+        "causes": "forced",
         "tokens_unknown": False,
         "withheld": 0,
         "withheld_results": 0,

@@ -66,7 +66,7 @@ def test_an_empty_text_gives_the_defaults() -> None:
         system=None,
         max_input_bytes=8 * 1024 * 1024,
     )
-    assert settings.classifier == ClassifierSettings(threshold=0.5, private_words=())
+    assert settings.classifier == ClassifierSettings(cloud_share=0.3, private_words=())
     assert (settings.source, settings.warnings) == (None, ())
 
 
@@ -136,13 +136,13 @@ def test_s09_sessions_can_have_a_system_prompt() -> None:
 def test_sessions_classifier_and_embedded_are_read() -> None:
     settings = parse(
         '[sessions]\nturn_timeout_s = 5\nbusy = "reject"\nmax_input_bytes = 10\n'
-        '[classifier]\nthreshold = 1\nprivate_words = ["heron"]\n'
+        '[classifier]\ncloud_share = 1\nprivate_words = ["heron"]\n'
         '[embedded]\nmodel_path = "/m.gguf"\nthreads = 2\ncontext_tokens = 512\nparallel = 1\n',
         environ={},
     )
 
     assert settings.sessions == SessionSettings(turn_timeout_s=5.0, busy="reject", max_input_bytes=10)
-    assert settings.classifier == ClassifierSettings(threshold=1.0, private_words=("heron",))
+    assert settings.classifier == ClassifierSettings(cloud_share=1.0, private_words=("heron",))
     assert settings.embedded == EmbeddedSettings(
         model_path=Path("/m.gguf"), threads=2, context_tokens=512, parallel=1
     )
@@ -369,7 +369,14 @@ def test_a_wrong_value_is_told_without_being_quoted(setting: str, message: str) 
         ('[router]\nhandler = "ruoter"', 'handler must be one of "router", "echo"'),
         ("[sessions]\nturn_timeout_s = 0", "turn_timeout_s must be over 0"),
         ('[sessions]\nbusy = "wait"', 'busy must be one of "queue", "reject", "interrupt"'),
-        ("[classifier]\nthreshold = 2", "threshold must be at least 0 and at most 1"),
+        ("[classifier]\ncloud_share = 2", "cloud_share must be at least 0 and at most 1"),
+        ("[classifier]\nthreshold = 0.5", "there is no such key; set cloud_share"),
+        (
+            '[classifier]\nprivate_patterns = ["("]',
+            "private_patterns has a wrong entry: number 1 is no regular",
+        ),
+        ('[router.escalation]\nto = "local"', 'to must be one of "cloud"'),
+        ("[router.slots.cloud.fallbacks.a]\nqueue = 1", "it belongs in [router.slots.local]"),
         ('[classifier]\nprivate_words = [" "]', "number 1 must not be empty"),
         ("[embedded]\ncontext_tokens = 1", "context_tokens must be at least 256"),
         ('[embedded]\nmodel_path = "~nobody-has-this-name/m"', "no home folder is known"),
@@ -389,6 +396,11 @@ def test_the_other_tables_are_as_strict(text: str, message: str) -> None:
         ('[router.slots.local]\nmodel = "m"', 1, "router.slots.local.provider"),
         ('[router.slots.local]\nprovider = "ollama"', 1, "router.slots.local.model"),
         ('[router.slots.cloud]\nprovider = "openai"', 1, "router.slots.cloud.model"),
+        (
+            '[router.slots.cloud]\nprovider = "echo"\n[router.slots.cloud.fallbacks.b]\nmodel = "m"',
+            3,
+            "router.slots.cloud.fallbacks.b.provider",
+        ),
         ('router.slots.cloud = {provider = "anthropic"}', 1, "router.slots.cloud.model"),
     ],
 )
@@ -608,7 +620,8 @@ def test_every_key_stands_in_the_page_under_its_table(path: tuple[str, ...]) -> 
     options = KEYS["router", "options"]
     told = "every key of the next table" in section
 
-    missing = [name for name in KEYS[path] if f"\n| `{name}` |" not in section]
+    listed = "Each takes the keys of a slot" in section  # in a sentence, where another table explains them
+    missing = [name for name in KEYS[path] if (f"`{name}`" if listed else f"\n| `{name}` |") not in section]
 
     assert [name for name in missing if not (told and name in options)] == []
 
@@ -624,3 +637,29 @@ def test_the_repr_of_a_server_shows_nothing_that_variables_put_in() -> None:
     assert "hidden" not in repr((first, second))
     assert "url='https://b.org:8443/…'" in repr(second)
     assert first.written == ("a", "--token=${T}")
+
+
+def test_fallbacks_are_read_in_the_order_of_the_file() -> None:
+    settings = parse(
+        """
+        [router.slots.cloud]
+        provider = "anthropic"
+        model = "one"
+        [router.slots.cloud.fallbacks.b]
+        provider = "openai"
+        model = "two"
+        temperature = 0.5
+        [router.slots.cloud.fallbacks.a]
+        provider = "echo"
+        [router.escalation]
+        to = "cloud"
+        when = ["cut_off"]
+        """,
+        environ={},
+    )
+
+    cloud = settings.router.slots.cloud
+    assert cloud is not None
+    assert [fallback.provider for fallback in cloud.fallbacks] == ["openai", "echo"]
+    assert cloud.fallbacks[0].options.temperature == 0.5
+    assert settings.router.escalation.when == ("cut_off",)

@@ -15,6 +15,8 @@ _COMMANDS = {
     "audit": "Show what was done to sessions, and check that nobody changed the record of it.",
     "chat": "Talk with the model.",
     "doctor": "Check the configuration and each model, and say what to do.",
+    "egress": "Show what left this machine, where it went, and why it might.",
+    "eval": "Measure how well the router decides. No model is called.",
     "explain": "Say where a turn would go and why, without sending anything.",
     "mcp": "Look at the MCP servers, approve their changes, log in to them.",
     "model": "Install the embedded model.",

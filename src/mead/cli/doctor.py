@@ -26,7 +26,7 @@ from mead.providers.checks import check_provider
 from mead.providers.http import HttpClient
 from mead.providers.protocol import close_provider
 from mead.providers.registry import check_addresses
-from mead.router.slots import Slot, build_slots
+from mead.router.slots import Backend, Slot, build_slots
 from mead.settings import ConfigError, Settings, SlotSettings
 
 _CHECK_TIMEOUT_S = 10.0
@@ -90,19 +90,30 @@ async def _look_at_slot(
     what = f"{route} slot"
     if slot is None or chosen is None:
         return [Check(what, "empty", f"empty: a turn for it fails with {route}_unavailable")]
+    checks = []
+    for backend, described in zip(slot.backends, (chosen, *chosen.fallbacks), strict=True):
+        checks += await _look_at_backend(what, route, backend, described, settings)
+    return checks
+
+
+async def _look_at_backend(
+    what: str, route: Route, backend: Backend, chosen: SlotSettings, settings: Settings
+) -> list[Check]:
+    """One provider of a slot, with each of its models."""
     if chosen.provider == "embedded":
         return [_look_at_embedded(what, settings)]
     checks = []
-    for model in dict.fromkeys([slot.options.model, *slot.models]):
+    for model in dict.fromkeys([backend.options.model, *backend.models]):
         deadline = asyncio.get_running_loop().time() + _CHECK_TIMEOUT_S
-        result = await check_provider(slot.provider, Options(deadline=deadline, model=model, route=route))
+        options = Options(deadline=deadline, model=model, route=route)
+        result = await check_provider(backend.provider, options)
         said = result.value if isinstance(result, Ok) else _why(result.reason)
         status: Literal["ok", "error"] = "ok" if isinstance(result, Ok) else "error"
         checks.append(Check(what, status, f"{chosen.provider}: {said}"))
         if not (isinstance(result, Ok) or isinstance(result.reason, HttpStatus)):
             break  # what keeps one model from being asked about keeps them all
-    await close_provider(slot.provider)
-    client = getattr(slot.provider, "client", None)
+    await close_provider(backend.provider)
+    client = getattr(backend.provider, "client", None)
     if route == "local" and isinstance(client, HttpClient):
         checks.append(Check(what, "warning" if client.allow_remote else "ok", _reach(client)))
     return checks

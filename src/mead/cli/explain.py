@@ -53,8 +53,9 @@ def lines_of(decision: Decision | Refused) -> list[str]:
         f"found     {finding.kind} at {finding.start}–{finding.end}: {finding.masked}"
         for finding in decision.findings
     ]
-    if decision.score is not None:
-        lines.append(f"score     {decision.score:.2f} (0 easy, 1 hard; a guess from the surface of the text)")
+    lines += _score_lines(decision)
+    if decision.may_escalate:
+        lines.append("after     if the local answer is no good, the cloud model is asked too")
     lines.append(f"label     {decision.label}")
     if decision.withheld:
         lines.append(f"withheld  {decision.withheld} earlier turns, which are local_only")
@@ -63,4 +64,17 @@ def lines_of(decision: Decision | Refused) -> list[str]:
     lines.append(f"tools     {tools}{emulated if decision.tools != () else ''}")
     if refused is not None:
         lines.append(f"refused   {describe(refused)}")
+    return lines
+
+
+def _score_lines(decision: Decision) -> list[str]:
+    """The score with what moved it most; nothing where nobody asked for it."""
+    if decision.score is None:
+        return []
+    lines = [f"score     {decision.score:.2f} (the share of ordinary turns that are easier)"]
+    if decision.threshold is not None:
+        lines.append(f"threshold {decision.threshold:.2f} (from here on the cloud model is asked)")
+    if decision.contributions:
+        moved = [f"{part.name} {part.value:+.3f}" for part in decision.contributions]
+        lines.append(f"moved by  {', '.join(moved)} (model {decision.version})")
     return lines

@@ -124,6 +124,12 @@ def encode(messages: Iterable[Message]) -> EncodedMessages:
     )
 
 
+def encode_open(messages: Iterable[Message]) -> EncodedMessages:
+    """Encodes well-formed messages that end with calls whose results are yet to come, as they are."""
+    parts = [_encode(encodable(message)) for message in messages]
+    return EncodedMessages(b",".join(parts), plain=False, closed=False)
+
+
 def encode_user(text: str) -> EncodedMessages:
     """One user message that holds `text`, which must not be blank."""
     try:

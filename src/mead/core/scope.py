@@ -34,12 +34,14 @@ class EgressRecord(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CallRecord(Struct, frozen=True, kw_only=True):
-    """One provider call: `number` counts from 1 within the turn."""
+    """One provider call: `number` counts from 1 within the turn. `private` says that it takes private content
+    to the cloud model, by the turn's explicit word."""
 
     number: int
     route: Route
     provider: str
     model: str | None
+    private: bool = False
 
 
 class ApprovalRequest(Struct, frozen=True, kw_only=True):

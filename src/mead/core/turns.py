@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import UNSET, Struct
 
 from mead.core.conversation import Conversation, EncodedMessages, encode_user
-from mead.core.messages import Message, StopReason, Tool
+from mead.core.messages import Message, StopReason, Tool, ToolUseBlock
 from mead.core.options import Route, TurnOptions
 from mead.core.reasons import TurnReason
 from mead.core.result import Result
@@ -59,15 +59,29 @@ class Finding(Struct, frozen=True, gc=False):
     masked: str
 
 
+class Contribution(Struct, frozen=True, gc=False):
+    """How much one feature of a turn, or a group of them, moves its score; a `value` over 0 speaks for the
+    cloud model. The name quotes nothing of the turn."""
+
+    name: str
+    value: float
+
+
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What a classifier says of the newest turn. `private` decides alone; `score` is the difficulty, from 0
-    (easy) to 1 (hard)."""
+    """What a classifier says of the newest turn. `private` decides alone.
+
+    `score` is the difficulty: the share of ordinary turns that are easier, from 0 to 1; `None` where it was
+    not asked for. From `threshold` on a turn is for the cloud model. `version` names the weights.
+    """
 
     route: Route
     private: bool
-    score: float
     causes: tuple[Cause, ...]
+    score: float | None = None
     findings: tuple[Finding, ...] = ()
+    threshold: float | None = None
+    contributions: tuple[Contribution, ...] = ()
+    version: str | None = None
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -75,7 +89,9 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     `withheld` counts the earlier turns that the model will not see. `tools` names the tools that it will be
     shown; `None` means that this is not known yet. `emulates_tools` is true of a model that was not trained
-    to use any and is led to it by a grammar. `provider` and `model` are `None` for an empty slot.
+    to use any and is led to it by a grammar. `provider` and `model` are `None` for an empty slot. `score`,
+    `threshold`, `contributions` and `version` are the classifier's, where it was asked. `may_escalate` says
+    that the cloud model is asked too if the local answer turns out to be no good.
     """
 
     route: Route
@@ -90,15 +106,21 @@ class Decision(Struct, frozen=True, kw_only=True):
     private: bool = False
     findings: tuple[Finding, ...] = ()
     score: float | None = None
+    threshold: float | None = None
+    contributions: tuple[Contribution, ...] = ()
+    version: str | None = None
+    may_escalate: bool = False
 
 
 class Answer(Struct, frozen=True, kw_only=True):
     """A turn's answer, and all that the session must keep of it.
 
     `messages` is the whole exchange, the person's message included. `stop_reason` is `max_tokens` when the
-    limit cut the text off. `left_out` counts the oldest turns that did not fit the model's context. `state`,
-    where set, becomes the session's handler state; `told_note` says that the model was told the options'
-    `note`.
+    limit cut the text off, and `tool_use` when the model asks for tools of the caller's own, which are
+    `client_calls`; the next request is to bring their results, after `handed_over`, which is what model and
+    hub have said since the question. `left_out` counts the oldest turns that did not fit the model's context.
+    `state`, where set, becomes the session's handler state; `told_note` says that the model was told the
+    options' `note`.
     """
 
     text: str
@@ -108,6 +130,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     decision: Decision | None = None
     usage: UsageTotal = UsageTotal()
     tool_calls: int = 0
+    client_calls: tuple[ToolUseBlock, ...] = ()
+    handed_over: EncodedMessages | None = None
     left_out: int = 0
     warnings: tuple[str, ...] = ()
     state: object = UNSET

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mead.core.conversation import Conversation
 from mead.core.options import TurnOptions
@@ -16,6 +16,7 @@ from mead.ledger.budgets import PlannedCall, estimate, nothing_was_spent
 from mead.ledger.guard import BudgetGuard, Held, MemoryReservations, Reservations
 from mead.ledger.prices import Prices
 from mead.settings import Settings
+from mead.settings.values import BudgetSettings
 
 Clock = Callable[[], datetime.datetime]
 
@@ -32,9 +33,16 @@ class Accounts:
         self, settings: Settings, *, reservations: Reservations | None = None, clock: Clock = _now
     ) -> None:
         self.prices = Prices(settings)
-        self._has_budgets = bool(settings.budgets)
-        self._guard = BudgetGuard(settings.budgets, reservations or MemoryReservations())
+        self._settings = settings.budgets
+        self._reservations = reservations or MemoryReservations()
         self._clock = clock
+        self.add_budgets(())
+
+    def add_budgets(self, more: Sequence[BudgetSettings]) -> None:
+        """Has `more` budgets hold beside those of the settings, in place of those that were added before."""
+        budgets = (*self._settings, *more)
+        self._has_budgets = bool(budgets)
+        self._guard = BudgetGuard(budgets, self._reservations)
 
     def cost(self, call: CallRecord, usage: Usage | None) -> tuple[float | None, str | None]:
         """What a call cost in USD, and of when its price is; `None` is not known."""

@@ -30,6 +30,7 @@ MAX_DETAIL_CHARS = 400
 MAX_MESSAGE_CHARS = 600
 
 _WORD = re.compile(r"[\w.+-]{1,64}@[\w.-]{1,64}\w|\w+")
+_LAST_WORD = re.compile(r"\w+\Z")
 _BLOB = re.compile(r"[A-Za-z0-9+/=_-]{80,}")
 _WRITTEN_SPACE = re.compile(r"\\[nrt]")
 _ESCAPE = re.compile(rb"\\(?:u[0-9a-f]{4}|.)")
@@ -92,7 +93,9 @@ class Sent:
         """A server's words without control characters, the key, and what it quotes of the conversation."""
         if self._secret:
             detail = detail.replace(self._secret, "…")
-        detail = _WRITTEN_SPACE.sub(" ", _BLOB.sub("…", detail[:MAX_MESSAGE_CHARS]))
+        if len(detail) > MAX_MESSAGE_CHARS:  # half a word could no more be told from those of others
+            detail = _LAST_WORD.sub("", detail[:MAX_MESSAGE_CHARS])
+        detail = _WRITTEN_SPACE.sub(" ", _BLOB.sub("…", detail))
         detail = "".join([ch if ch.isprintable() else " " for ch in detail])
         return _without_quotes(" ".join(detail.split()), self._conversation())[:MAX_DETAIL_CHARS]
 

@@ -147,6 +147,7 @@ class Anthropic(HttpAdapter):
         parts = {"messages": b"[" + self._messages_json(conversation) + b"]"}
         if tools:
             parts["tools"] = self._tools_json(tools)
+            head = {**_tool_use(options), **head}
         return Request("/v1/messages", join_body(head, **parts), self.headers)
 
     def _tool(self, tool: Tool) -> object:
@@ -183,6 +184,19 @@ class Anthropic(HttpAdapter):
 
     def _reader(self, sent: Sent, on_delta: OnDelta | None) -> MessagesReader:
         return MessagesReader(sent, self.vendor, on_delta)
+
+
+def _tool_use(options: Options) -> dict[str, object]:
+    if options.tool_choice is None and options.parallel_tools is None:
+        return {}
+    choice: dict[str, object] = {"type": "auto"}
+    if options.tool_choice == "required":
+        choice["type"] = "any"
+    elif options.tool_choice is not None:
+        choice = {"type": "tool", "name": safe_name(options.tool_choice)}
+    if options.parallel_tools is not None:
+        choice["disable_parallel_tool_use"] = not options.parallel_tools
+    return {"tool_choice": choice}
 
 
 def _thinking_and_format(options: Options) -> dict[str, object]:

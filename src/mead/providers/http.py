@@ -45,6 +45,8 @@ CONNECT_TIMEOUT_S = 10.0
 # From here on aiohttp wants a body that it can send piece by piece.
 _PIECEWISE_BYTES = 1024 * 1024
 
+_ALLOWED_PRIVATE = "cloud slot, cloud turn; private content by the turn's word (allow_private)"
+
 IpNetwork: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 OnChunk: TypeAlias = Callable[[bytes], bool]
@@ -231,7 +233,7 @@ class HttpClient:
                 host=self.host,
                 path=path,
                 bytes_sent=size,
-                allowed_because=self.allowed_because(),
+                allowed_because=_ALLOWED_PRIVATE if options.private else self.allowed_because(),
             )
         )
 

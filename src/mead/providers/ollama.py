@@ -51,7 +51,7 @@ from mead.providers._show import Show, remote, runs_elsewhere
 from mead.providers._sse import NdjsonParser
 from mead.providers._think import ThinkFilter
 from mead.providers.http import HttpClient
-from mead.providers.protocol import OnDelta, Reply
+from mead.providers.protocol import Known, OnDelta, Reply
 
 DEFAULT_BASE_URL = "http://127.0.0.1:11434"
 SMALLEST_CONTEXT = 4096
@@ -145,7 +145,16 @@ class Ollama(HttpAdapter):
         facts = await self._show.ask(options)
         return facts.value.context_tokens if isinstance(facts, Ok) else None
 
+    def known(self, options: Options) -> Known:
+        """What the server has said of the model, if it was asked already."""
+        facts = self._show.known(options)
+        if facts is None:
+            return Known()
+        return Known(context_tokens=facts.context_tokens, tools=facts.tools)
+
     def _unsupported(self, conversation: Conversation, options: Options) -> ProviderReason | None:
+        if options.tool_choice is not None or options.parallel_tools is not None:
+            return InvalidOptions(detail="Ollama cannot be told which tools to call; leave tool_choice unset")
         for piece in conversation.pieces:
             if not piece.plain and piece.variant("has_document", _has_document):
                 return InvalidOptions(detail="Ollama takes no documents; attach text or an image")

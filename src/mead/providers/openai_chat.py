@@ -52,7 +52,7 @@ from mead.providers._show import Show
 from mead.providers._sse import SseParser
 from mead.providers._think import ThinkFilter
 from mead.providers.http import HttpClient
-from mead.providers.protocol import OnDelta, Reply
+from mead.providers.protocol import Known, OnDelta, Reply
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 _OPENAI_HOST = "api.openai.com:443"
@@ -171,6 +171,13 @@ class OpenAIChat(HttpAdapter):
             return None
         return (await self._props(options)).context_tokens
 
+    def known(self, options: Options) -> Known:
+        """What a llama.cpp server has said of its model, if it was asked already."""
+        props = self._known_props
+        if props is None:
+            return Known()
+        return Known(context_tokens=props.context_tokens, tools=props.tools)
+
     async def _props(self, options: Options) -> _Props:
         """What llama.cpp says of its model, asked once a minute."""
         now = asyncio.get_running_loop().time()
@@ -197,9 +204,11 @@ class OpenAIChat(HttpAdapter):
         if options.system:
             messages = encode({"role": "system", "content": options.system}) + b"," + messages
         parts = {"messages": b"[" + messages + b"]"}
+        head = self._head(options, stream=stream)
         if tools:
             parts["tools"] = self._tools_json(tools)
-        body = join_body(self._head(options, stream=stream), **parts)
+            head = {**_tool_use(options), **head}
+        body = join_body(head, **parts)
         return Request("/chat/completions", body, self.headers)
 
     def _head(self, options: Options, *, stream: bool) -> dict[str, object]:
@@ -270,6 +279,16 @@ def _read_props(body: bytes, now: float) -> _Props:
     return _Props(
         at=now, tools=tools if isinstance(tools, bool) else None, context_tokens=count(context) or None
     )
+
+
+def _tool_use(options: Options) -> dict[str, object]:
+    head: dict[str, object] = {}
+    if options.tool_choice is not None:
+        named = {"type": "function", "function": {"name": options.tool_choice}}
+        head["tool_choice"] = "required" if options.tool_choice == "required" else named
+    if options.parallel_tools is not None:
+        head["parallel_tool_calls"] = options.parallel_tools
+    return head
 
 
 def _response_format(options: Options) -> dict[str, object]:

@@ -4,9 +4,10 @@ A provider is any object with `complete`; `converse` and `converse_stream` are o
 conversation between calls, returns its failures, raises only for a bug, retries nothing, and lets
 `asyncio.CancelledError` pass at once.
 
-Four more things are optional: `aclose()` releases what it holds; `name` is what events and decisions call it;
+Five more things are optional: `aclose()` releases what it holds; `name` is what events and decisions call it;
 `context_tokens(options, prompt_bytes)` says how long the model's context is, so that a conversation can be
-fitted into it (`context_tokens_of`); `answers_with_results` says that what a tool said is its answer.
+fitted into it (`context_tokens_of`); `known(options)` says what is known of the model without asking anybody
+(`known_of`); `answers_with_results` says that what a tool said is its answer.
 """
 
 from __future__ import annotations
@@ -100,6 +101,27 @@ async def context_tokens_of(provider: object, options: Options, prompt_bytes: in
         return None
     found = await ask(options, prompt_bytes)
     return found if isinstance(found, int) and found > 0 else None
+
+
+class Known(Struct, frozen=True, kw_only=True):
+    """What is known of a slot's model at this moment. `None` is not known: nobody has asked yet, or the
+    server does not say."""
+
+    context_tokens: int | None = None
+    tools: bool | None = None
+
+
+_NOTHING_KNOWN = Known()
+
+
+def known_of(provider: object, options: Options) -> Known:
+    """What is known of the provider's model without contacting anything. A provider says it with an optional
+    method `known(options)`; one without `converse` cannot use tools."""
+    if not callable(getattr(provider, "converse", None)):
+        return Known(tools=False)
+    ask = getattr(provider, "known", None)
+    found = ask(options) if callable(ask) else None
+    return found if isinstance(found, Known) else _NOTHING_KNOWN
 
 
 def answers_with_results(provider: object) -> bool:

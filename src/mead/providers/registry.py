@@ -56,12 +56,17 @@ def make_client(route: Route, slot: SlotSettings, default_base_url: str) -> Http
 
 
 async def check_addresses(settings: Settings) -> list[str]:
-    """Looks up where a local slot's server is (R17). Gives warnings for names that cannot be resolved now.
+    """Looks up where a local slot's servers are (R17). Gives warnings for names that cannot be resolved now.
 
     Raises `ConfigError` for one that is elsewhere, unless the slot says `allow_remote = true`.
     """
     slot = settings.router.slots.local
-    if slot is None or slot.base_url is None or slot.allow_remote or slot.base_url.startswith("unix:"):
+    servers = () if slot is None else (slot, *slot.fallbacks)
+    return [warning for server in servers for warning in await _check_address(server)]
+
+
+async def _check_address(slot: SlotSettings) -> list[str]:
+    if slot.base_url is None or slot.allow_remote or slot.base_url.startswith("unix:"):
         return []
     client = make_client("local", slot, slot.base_url)
     networks = [named_network(text) for text in slot.local_networks]

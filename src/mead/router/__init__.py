@@ -3,7 +3,8 @@
     result = await route([turn("hello")], None, TurnOptions(route="local"), Slots(local=slot), NoHub())
 
 `route` touches no global state but the event bus; `Router` is the same with given slots and hub, as a handler
-for sessions. Neither keeps anything between turns (R12).
+for sessions. Neither keeps anything between turns (R12): what is remembered belongs to slots, hub and
+classifier.
 """
 
 from __future__ import annotations
@@ -17,20 +18,26 @@ import msgspec
 from mead import telemetry
 from mead.core.messages import Tool
 from mead.core.options import TurnOptions
-from mead.core.reasons import InvalidOptions, TurnReason
+from mead.core.reasons import TurnReason
 from mead.core.result import Err, Ok, Result
-from mead.core.turns import Answer, Decision, Hub, Turn
+from mead.core.turns import Answer, Decision, Hub, Turn, Verdict
 from mead.core.usage import UsageTotal
 from mead.ledger.accounts import Accounts
-from mead.providers.protocol import can_converse
 from mead.router.attempt import MAX_PROVIDER_CALLS, Attempt
-from mead.router.classifier import Classifier, newest_input
-from mead.router.classifier.rules import RuleClassifier
+from mead.router.classifier import Classifier, scanner
+from mead.router.classifier.auto import AutoClassifier
 from mead.router.decide import Refused, decide
-from mead.router.slots import Slot, Slots
+from mead.router.escalate import why_disagreement, why_escalate, with_warning
+from mead.router.facts import Decided, decide_now, escalated, get_to_know, may_use_tools, shown_tools
+from mead.router.slots import Backend, Slot, Slots
 from mead.router.views import cloud_view, local_view
+from mead.settings.values import EscalationSettings
 
-_RULES = RuleClassifier()
+_AUTO = AutoClassifier()
+_NEVER = EscalationSettings()
+_ASKED = "This is the cloud model's answer."
+_NOT_ASKED = "The cloud model cannot be asked ({})."
+_FAILED = "The cloud model was asked too and failed ({}); this is the local answer."
 
 
 async def route(
@@ -40,36 +47,26 @@ async def route(
     slots: Slots,
     hub: Hub,
     *,
-    classifier: Classifier = _RULES,
+    classifier: Classifier = _AUTO,
     accounts: Accounts | None = None,
+    escalation: EscalationSettings = _NEVER,
 ) -> Result[Answer, TurnReason]:
     """Routes the newest of `turns` through `slots`, with tools from `hub` (R15).
 
-    `accounts` holds the budgets that its calls fall under; `None` is no budget.
+    `accounts` holds the budgets that its calls fall under; `None` is no budget. `escalation` says whether the
+    cloud model is asked too where a local answer is no good.
 
     Answers with the model's text and all that is to be kept of the turn, or with the reason it failed.
     Emits one `mead.router.route`, also when it is cancelled, but none when a provider raises (R13, R14).
     """
-    started = time.perf_counter()
-    decision = _decide(turns, options, slots, classifier)
-    if isinstance(decision, Refused):
-        _tell(decision.decision, options, started, reason=decision.reason)
-        return Err(decision.reason)
-    attempt: Attempt | None = None
+    routing = _Routing(turns, options, slots, hub, classifier, accounts, escalation)
     try:
-        slot = slots[decision.route]
-        assert slot is not None  # `decide` refuses an empty slot
-        tools = await _visible_tools(slot, options, hub)
-        decision = msgspec.structs.replace(decision, tools=tuple([tool.name for tool in tools]))
-        attempt = _prepare(decision, slot, turns, options, hub, classifier, accounts)
-        result = await attempt.run(turns[-1].messages, tools)
+        result = await routing.run()
     except asyncio.CancelledError as error:
         # A session says with the cancellation why it cancels.
-        why = error.args[0] if error.args else "cancelled"
-        _tell(decision, options, started, attempt=attempt, tag=str(why))
+        routing.tell(tag=str(error.args[0] if error.args else "cancelled"))
         raise
-    reason = None if isinstance(result, Ok) else result.reason
-    _tell(decision, options, started, attempt=attempt, reason=reason)
+    routing.tell(tag=None if isinstance(result, Ok) else result.reason.tag)
     return result
 
 
@@ -79,34 +76,35 @@ def explain(
     slots: Slots,
     hub: Hub,
     *,
-    classifier: Classifier = _RULES,
+    classifier: Classifier = _AUTO,
+    escalation: EscalationSettings = _NEVER,
 ) -> Decision | Refused:
     """The decision that `route` would make, from what is known now; contacts nothing (R18)."""
-    decision = _decide(turns, options, slots, classifier)
-    plain = decision.decision if isinstance(decision, Refused) else decision
-    slot = slots[plain.route]
-    known = hub.known_tools(options) if slot is not None and _may_use_tools(slot, options) else ()
-    plain = msgspec.structs.replace(
-        plain, tools=None if known is None else tuple([tool.name for tool in known])
-    )
-    return Refused(plain, decision.reason) if isinstance(decision, Refused) else plain
+    decided = decide_now(turns, options, slots, hub, classifier, escalation)
+    slot = decided.slots[decided.decision.route]
+    known = hub.known_tools(options) if slot is not None and may_use_tools(slot, options) else ()
+    names = None if known is None else tuple([tool.name for tool in shown_tools(known, options)])
+    plain = msgspec.structs.replace(decided.decision, tools=names)
+    return plain if decided.reason is None else Refused(plain, decided.reason)
 
 
 class Router:
-    """`route` with fixed slots, hub, classifier and accounts: the handler that sessions use."""
+    """`route` with fixed slots, hub, classifier, accounts and escalation: the handler that sessions use."""
 
     def __init__(
         self,
         slots: Slots,
         hub: Hub,
         *,
-        classifier: Classifier = _RULES,
+        classifier: Classifier = _AUTO,
         accounts: Accounts | None = None,
+        escalation: EscalationSettings = _NEVER,
     ) -> None:
         self.slots = slots
         self.hub = hub
         self.classifier = classifier
         self.accounts = accounts
+        self.escalation = escalation
 
     async def handle_turn(
         self, turns: Sequence[Turn], state: object, options: TurnOptions
@@ -120,94 +118,152 @@ class Router:
             self.hub,
             classifier=self.classifier,
             accounts=self.accounts,
+            escalation=self.escalation,
         )
 
     def explain(self, turns: Sequence[Turn], options: TurnOptions) -> Decision | Refused:
         """What `handle_turn` would decide; see `explain`."""
-        return explain(turns, options, self.slots, self.hub, classifier=self.classifier)
+        return explain(
+            turns, options, self.slots, self.hub, classifier=self.classifier, escalation=self.escalation
+        )
 
 
-def _decide(
-    turns: Sequence[Turn], options: TurnOptions, slots: Slots, classifier: Classifier
-) -> Decision | Refused:
-    verdict = None
-    if options.route != "local":  # a turn that is forced local is private whatever it says
-        verdict = classifier.classify(newest_input(turns[-1], options, slots))
-    return decide(turns, options, slots, verdict)
+class _Routing:
+    """One turn on its way through the router: its decision, its attempts, and what is told of them."""
+
+    def __init__(
+        self,
+        turns: Sequence[Turn],
+        options: TurnOptions,
+        slots: Slots,
+        hub: Hub,
+        classifier: Classifier,
+        accounts: Accounts | None,
+        escalation: EscalationSettings,
+    ) -> None:
+        self._started = time.perf_counter()
+        self._turns = turns
+        self._options = options
+        self._slots = slots
+        self._hub = hub
+        self._classifier = classifier
+        self._accounts = accounts
+        self._escalation = escalation
+        self._decided: Decided | None = None
+        self._attempts: list[Attempt] = []
+
+    async def run(self) -> Result[Answer, TurnReason]:
+        """Decides the turn and carries the decision out."""
+        if self._options.route == "auto":
+            await get_to_know(self._turns, self._options, self._slots, self._hub)
+        decided = self._decide()
+        if decided.reason is not None:
+            return Err(decided.reason)
+        if self._options.route == "auto" and decided.verdict is not None:
+            _observe(self._classifier, decided.verdict)
+        result = await self._attempt(decided)
+        if not (decided.decision.may_escalate and isinstance(result, Ok)):
+            return result
+        answer = await self._escalated(decided, result.value)
+        if self._options.stream and answer.route == "local" and answer.text:
+            self._options.scope.delta(answer.text)  # it was held back until it was judged
+        return Ok(answer)
+
+    def tell(self, *, tag: str | None) -> None:
+        """Emits the event of the turn (R13)."""
+        if not telemetry.listened(telemetry.ROUTE):
+            return
+        decided = self._decided or self._decide()
+        decision = decided.decision
+        attempts = self._attempts
+        usage = attempts[-1].usage if attempts else UsageTotal()
+        telemetry.emit(
+            telemetry.ROUTE,
+            {
+                "duration": time.perf_counter() - self._started,
+                "deciding": decided.took_s,
+                "input_tokens": usage.input_tokens,
+                "output_tokens": usage.output_tokens,
+                "tool_calls": attempts[-1].tool_calls if attempts else 0,
+            },
+            {
+                "route": decision.route,
+                "route_source": decision.source,
+                "provider": attempts[-1].provider_name if attempts else decision.provider,
+                "status": "ok" if tag is None else "error",
+                "session_id": self._options.session_id,
+                "reason": tag,
+                "causes": ",".join([cause.code for cause in decision.causes]),
+                "tokens_unknown": usage.unknown,
+                "withheld": decision.withheld,
+                "withheld_results": sum([attempt.withheld_results for attempt in attempts]),
+                "left_out": attempts[-1].left_out if attempts else 0,
+            },
+        )
+
+    def _decide(self) -> Decided:
+        self._decided = decide_now(
+            self._turns, self._options, self._slots, self._hub, self._classifier, self._escalation
+        )
+        return self._decided
+
+    async def _attempt(self, decided: Decided) -> Result[Answer, TurnReason]:
+        """Carries a decision out. This is where the cloud model gets a `CloudView` and nothing else."""
+        options, earlier, slot = self._options, decided.turns[:-1], decided.slot
+        tools: Sequence[Tool] = ()
+        if may_use_tools(slot, options):
+            tools = shown_tools(await self._hub.tools_for(options), options)
+        attempt = Attempt(
+            msgspec.structs.replace(decided.decision, tools=tuple([tool.name for tool in tools])),
+            slot,
+            local_view(earlier) if decided.decision.route == "local" else cloud_view(earlier),
+            options,
+            hub=self._hub,
+            scan=scanner(self._classifier),
+            accounts=self._accounts,
+            after=self._attempts[-1] if self._attempts else None,
+        )
+        self._attempts.append(attempt)
+        return await attempt.run(decided.turns[-1].messages, tools)
+
+    async def _escalated(self, decided: Decided, answer: Answer) -> Answer:
+        """The answer, or the cloud model's where there is reason to ask that and it has one."""
+        when, newest = self._escalation.when, decided.turns[-1].messages
+        if answer.label != "shareable":
+            return answer  # something private came into it on its way
+        cause = why_escalate(answer, self._options.options, when)
+        if cause is None and "disagreement" in when and not answer.tool_calls:
+            sample = await self._attempts[-1].sample(newest)
+            answer = msgspec.structs.replace(answer, usage=self._attempts[-1].usage)
+            cause = None if sample is None else why_disagreement(answer.text, sample)
+        if cause is None:
+            return answer
+        again = escalated(decided, self._options, cause)
+        if again.reason is not None:
+            return with_warning(answer, f"{cause.text} {_NOT_ASKED.format(again.reason.tag)}")
+        self._decided = again
+        result = await self._attempt(again)
+        if isinstance(result, Err):
+            self._decided = decided
+            answer = msgspec.structs.replace(answer, usage=self._attempts.pop().usage)
+            return with_warning(answer, f"{cause.text} {_FAILED.format(result.reason.tag)}")
+        return with_warning(result.value, f"{cause.text} {_ASKED}")
 
 
-def _may_use_tools(slot: Slot, options: TurnOptions) -> bool:
-    return options.tools != "none" and can_converse(slot.provider)
-
-
-async def _visible_tools(slot: Slot, options: TurnOptions, hub: Hub) -> Sequence[Tool]:
-    return await hub.tools_for(options) if _may_use_tools(slot, options) else ()
-
-
-def _prepare(
-    decision: Decision,
-    slot: Slot,
-    turns: Sequence[Turn],
-    options: TurnOptions,
-    hub: Hub,
-    classifier: Classifier,
-    accounts: Accounts | None,
-) -> Attempt:
-    """The attempt for a decision. This is where the cloud model gets a `CloudView` and nothing else."""
-    earlier = turns[:-1]
-    view = local_view(earlier) if decision.route == "local" else cloud_view(earlier)
-    call_options = slot.options_for(options.options)
-    assert not isinstance(call_options, InvalidOptions)  # `decide` refuses a model that is not listed
-    return Attempt(
-        decision, slot, call_options, view, options, hub=hub, scan=classifier.scan, accounts=accounts
-    )
-
-
-_NOTHING = UsageTotal()
-
-
-def _tell(
-    decision: Decision,
-    options: TurnOptions,
-    started: float,
-    *,
-    attempt: Attempt | None = None,
-    reason: TurnReason | None = None,
-    tag: str | None = None,
-) -> None:
-    if not telemetry.listened(telemetry.ROUTE):
-        return
-    usage = attempt.usage if attempt else _NOTHING
-    tag = reason.tag if reason is not None else tag
-    telemetry.emit(
-        telemetry.ROUTE,
-        {
-            "duration": time.perf_counter() - started,
-            "input_tokens": usage.input_tokens,
-            "output_tokens": usage.output_tokens,
-            "tool_calls": attempt.tool_calls if attempt else 0,
-        },
-        {
-            "route": decision.route,
-            "route_source": decision.source,
-            "provider": decision.provider,
-            "status": "ok" if tag is None else "error",
-            "session_id": options.session_id,
-            "reason": tag,
-            "tokens_unknown": usage.unknown,
-            "withheld": decision.withheld,
-            "withheld_results": attempt.withheld_results if attempt else 0,
-            "left_out": attempt.left_out if attempt else 0,
-        },
-    )
+def _observe(classifier: Classifier, verdict: Verdict) -> None:
+    """Tells a classifier that learns what was decided."""
+    observe = getattr(classifier, "observe", None)
+    if callable(observe):
+        observe(verdict)
 
 
 __all__ = [
     "MAX_PROVIDER_CALLS",
+    "AutoClassifier",
+    "Backend",
     "Classifier",
     "Refused",
     "Router",
-    "RuleClassifier",
     "Slot",
     "Slots",
     "decide",

@@ -6,16 +6,23 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from mead import telemetry
-from mead.core.conversation import Conversation, EncodedMessages, encode, encode_exchange
+from mead.core.conversation import (
+    Conversation,
+    EncodedMessages,
+    encode,
+    encode_exchange,
+    encode_open,
+)
 from mead.core.messages import (
     Block,
     Message,
     StopReason,
+    TextBlock,
     Tool,
     ToolResultBlock,
     ToolUseBlock,
@@ -23,7 +30,7 @@ from mead.core.messages import (
     text_of,
 )
 from mead.core.options import Options, TurnOptions
-from mead.core.reasons import ContextOverflow, ProviderReason, ToolLoopLimit, TurnReason
+from mead.core.reasons import ContextOverflow, InvalidOptions, ProviderReason, ToolLoopLimit, TurnReason
 from mead.core.result import Err, Ok, Result
 from mead.core.scope import CallRecord, Taint
 from mead.core.turns import Answer, Decision, Finding, Hub
@@ -33,12 +40,15 @@ from mead.ledger.budgets import nothing_was_spent
 from mead.mcp.names import unknown_tool
 from mead.providers.protocol import (
     Completion,
+    Provider,
     Reply,
     answers_with_results,
     can_converse,
     can_stream,
     context_tokens_of,
+    name_of,
 )
+from mead.router.health import is_passing
 from mead.router.slots import Slot
 from mead.router.views import CloudView, LocalView, ask
 from mead.router.window import fit, prompt_bytes, shorten_results
@@ -49,14 +59,9 @@ MAX_PROVIDER_CALLS = 8
 _WITHHELD = "withheld: private"
 _MALFORMED = "The arguments are not a JSON object, so the tool was not run. Send them again."
 _CUT_IN_A_CALL = "The token limit cut the reply off inside a tool call; the call was not run."
+_SAMPLE_TEMPERATURE = 0.8
 _log = logging.getLogger("mead.router")
 _ReplyT = TypeVar("_ReplyT", Completion, Reply)
-
-
-class Scan(Protocol):
-    """Looks for private content in a text that is about to be sent."""
-
-    def __call__(self, text: str) -> Sequence[Finding]: ...
 
 
 class Attempt:
@@ -66,80 +71,88 @@ class Attempt:
         self,
         decision: Decision,
         slot: Slot,
-        call_options: Options,
         view: LocalView | CloudView,
         options: TurnOptions,
         *,
         hub: Hub,
-        scan: Scan,
+        scan: Callable[[str], Sequence[Finding]],
         accounts: Accounts | None = None,
+        after: Attempt | None = None,
     ) -> None:
         self._decision = decision
-        self._provider = slot.provider
         self._limiter = slot.limiter
+        self._health = slot.health
         self._accounts = accounts
         # A note tells of what the local model may know: the cloud model never sees it.
         self._told_note = options.note is not None and decision.route == "local"
-        if self._told_note:
-            system = "\n\n".join([text for text in (call_options.system, options.note) if text])
-            call_options = msgspec.structs.replace(call_options, system=system)
-        self._call_options = call_options
+        self._backends = _backends(slot, options.options, options.note if self._told_note else None)
         self._view = view
         # What the hub must know of the turn: where it goes, and what it has seen.
         self._options = msgspec.structs.replace(options, route=decision.route, taint=Taint())
         self._scope = options.scope
+        self._client_tools = frozenset([tool.name for tool in options.client_tools])
         self._hub = hub
         self._scan = scan
-        self._usages: list[Usage] = []
-        self._calls_made = 0
-        self._warnings: list[str] = []
+        # A text that may yet be replaced is held back, so that nobody is shown two answers.
+        self._holds = decision.may_escalate
+        self._has_delivered = False
+        self._has_replied = False
+        self._usages: list[Usage] = [] if after is None else after._usages
+        self._calls_made: int = 0 if after is None else after._calls_made
+        self._warnings: list[str] = [] if after is None else after._warnings
         self._label = decision.label
-        self.tool_calls = 0
+        self.tool_calls: int = 0 if after is None else after.tool_calls
         self.withheld_results = 0
         self.left_out = 0
         self._context_tokens = 0
+        self._asked_messages = 0
 
     @property
     def usage(self) -> UsageTotal:
         """What the provider calls made so far have cost."""
         return total(self._usages)
 
+    @property
+    def provider_name(self) -> str:
+        """What events call the provider that was asked last."""
+        return name_of(self._provider)
+
+    @property
+    def _provider(self) -> Provider:
+        return self._backends[0].provider
+
+    @property
+    def _call_options(self) -> Options:
+        return self._backends[0].options
+
     async def run(self, newest: EncodedMessages, tools: Sequence[Tool]) -> Result[Answer, TurnReason]:
         """Answers `newest`; with tools as a loop, without as one call."""
         if tools and can_converse(self._provider):
+            self._backends = [backend for backend in self._backends if can_converse(backend.provider)]
             return await self._loop(newest, tools)
         return await self._once(newest)
 
+    async def sample(self, newest: EncodedMessages) -> str | None:
+        """A second answer to a turn that was answered without tools, to be compared; `None` if it failed."""
+        self._backends = [backend.warmer() for backend in self._backends]
+        reply = await self._ask(newest, ())
+        return text_of(reply.value.content) if isinstance(reply, Ok) else None
+
     async def _once(self, newest: EncodedMessages) -> Result[Answer, TurnReason]:
         """One call without tools (R5)."""
-        provider, conversation = self._provider, await self._fitted(newest, ())
-        if isinstance(conversation, ContextOverflow):
-            return Err(conversation)
-        if self._options.stream and can_stream(provider):
-            options = self._options_now()
-            reply = await self._accounted(
-                lambda: provider.converse_stream(conversation, (), options, self._scope.delta),
-                conversation,
-            )
-            if isinstance(reply, Err):
-                return reply
-            text, stop_reason = text_of(reply.value.content), reply.value.stop_reason
-        else:
-            options = self._options_now()
-            completion = await self._accounted(lambda: provider.complete(conversation, options), conversation)
-            if isinstance(completion, Err):
-                return completion
-            text, stop_reason = completion.value.text, completion.value.stop_reason
-            if self._options.stream and text:
-                self._scope.delta(text)
-        return Ok(self._answer(text, encode_exchange(newest, text), stop_reason))
+        reply = await self._ask(newest, ())
+        if isinstance(reply, Err):
+            return reply
+        text = text_of(reply.value.content)
+        return Ok(self._answer(text, encode_exchange(newest, text), _end(reply.value)))
 
     async def _loop(self, newest: EncodedMessages, tools: Sequence[Tool]) -> Result[Answer, TurnReason]:
         """The model answers or asks for tools, the results go back, until it answers (R6)."""
         messages = newest.decode()
+        self._asked_messages = len(messages)
         call_ids: set[str] = set()
-        for number in range(1, MAX_PROVIDER_CALLS + 1):
-            result = await self._converse(messages, tools)
+        for number in range(1 + self._calls_made, MAX_PROVIDER_CALLS + 1):
+            result = await self._ask(encode(messages), tools)
             if isinstance(result, Err):
                 return result
             reply = _with_fresh_ids(result.value, call_ids)
@@ -147,6 +160,8 @@ class Attempt:
             self.tool_calls += len(calls)
             if not calls or reply.stop_reason == "max_tokens":
                 return Ok(self._last_answer(messages, reply, cut_in_a_call=bool(calls)))
+            if any(call.name in self._client_tools for call in calls):
+                return Ok(await self._handed_over(messages, reply, calls, tools))
             if number == MAX_PROVIDER_CALLS:
                 break  # nobody would read the results: the calls are not run
             results = await self._run_calls(calls, tools)
@@ -156,26 +171,56 @@ class Attempt:
             ToolLoopLimit(detail=f"the model still asked for tools in provider call {MAX_PROVIDER_CALLS}")
         )
 
-    async def _converse(
-        self, messages: Sequence[Message], tools: Sequence[Tool]
-    ) -> Result[Reply, TurnReason]:
-        provider, conversation = self._provider, await self._fitted(encode(messages), tools)
+    async def _ask(self, newest: EncodedMessages, tools: Sequence[Tool]) -> Result[Reply, TurnReason]:
+        """Asks the slot's provider; where its service fails before it has said anything, the next one. The
+        one that answers is asked first from then on."""
+        while True:
+            self._has_delivered = False
+            place = self._backends[0].place
+            result = await self._ask_first(newest, tools)
+            if isinstance(result, Ok):
+                self._has_replied = True
+                if self._health is not None:
+                    self._health.worked(place)
+                return result
+            if self._health is None or not is_passing(result.reason):
+                return result
+            self._health.failed(place, result.reason)
+            if self._has_delivered or len(self._backends) == 1:
+                return result
+            left, self._backends = self._backends[0], self._backends[1:]
+            self._warnings.append(
+                f"{name_of(left.provider)} failed ({result.reason.tag}); {name_of(self._provider)} was asked"
+            )
+
+    async def _ask_first(self, newest: EncodedMessages, tools: Sequence[Tool]) -> Result[Reply, TurnReason]:
+        """One call of the first provider, in the best way that it has."""
+        provider, conversation = self._provider, await self._fitted(newest, tools)
         if isinstance(conversation, ContextOverflow):
             return Err(conversation)
         options = self._options_now()
         if self._options.stream and can_stream(provider):
             return await self._accounted(
-                lambda: provider.converse_stream(conversation, tools, options, self._scope.delta),
+                lambda: provider.converse_stream(conversation, tools, options, self._delta),
                 conversation,
                 tools,
             )
-        assert can_converse(provider)
-        result = await self._accounted(
-            lambda: provider.converse(conversation, tools, options), conversation, tools
-        )
+        if tools:
+            assert can_converse(provider)
+            result = await self._accounted(
+                lambda: provider.converse(conversation, tools, options), conversation, tools
+            )
+        else:
+            completed = await self._accounted(lambda: provider.complete(conversation, options), conversation)
+            result = completed if isinstance(completed, Err) else Ok(_reply_of(completed.value))
         if self._options.stream and isinstance(result, Ok) and (text := text_of(result.value.content)):
-            self._scope.delta(text)
+            self._delta(text)
         return result
+
+    def _delta(self, text: str) -> None:
+        if not self._holds:
+            self._has_delivered = True
+            self._scope.delta(text)
 
     async def _fitted(self, newest: EncodedMessages, tools: Sequence[Tool]) -> Conversation | ContextOverflow:
         """What the model is asked: the view, without the oldest turns where all of it would not fit."""
@@ -218,8 +263,16 @@ class Attempt:
             self._call_options,
             deadline=self._scope.deadline,
             route=self._decision.route,
+            private=self._takes_private,
+            # A tool is demanded of the first reply only: of every one, there would be no end.
+            tool_choice=None if self._has_replied else self._call_options.tool_choice,
             scope=self._scope,
         )
+
+    @property
+    def _takes_private(self) -> bool:
+        """Whether private content goes to the cloud model, by the turn's word."""
+        return self._decision.route == "cloud" and self._decision.private
 
     async def _accounted(
         self,
@@ -246,8 +299,9 @@ class Attempt:
         record = CallRecord(
             number=self._calls_made + 1,
             route=self._decision.route,
-            provider=self._decision.provider or "",
+            provider=name_of(self._provider),
             model=self._call_options.model,
+            private=self._takes_private,
         )
         if self._accounts is None:
             return await self._recorded(call, record)
@@ -359,6 +413,24 @@ class Attempt:
             return _error(call, _WITHHELD)
         return ToolResultBlock(call.id, clean_text(output.content), output.is_error)
 
+    async def _handed_over(
+        self,
+        messages: Sequence[Message],
+        reply: Reply,
+        calls: Sequence[ToolUseBlock],
+        tools: Sequence[Tool],
+    ) -> Answer:
+        """The answer that hands the calls of the caller's own tools over. Calls of the hub's tools beside
+        them are run, and their results stand first in what the next turn goes on from."""
+        handed = tuple([call for call in calls if call.name in self._client_tools])
+        results = await self._run_calls([call for call in calls if call not in handed], tools)
+        exchange = [*messages, Message("assistant", reply.content)]
+        if results:
+            exchange.append(Message("user", results))
+        answer = self._answer(text_of(reply.content), encode_open(exchange), "tool_use")
+        since = encode_open(exchange[self._asked_messages :])
+        return msgspec.structs.replace(answer, client_calls=handed, handed_over=since)
+
     def _last_answer(self, messages: Sequence[Message], reply: Reply, *, cut_in_a_call: bool) -> Answer:
         """The answer that ends a loop. Calls that were never run do not enter the history."""
         if cut_in_a_call:
@@ -369,7 +441,7 @@ class Attempt:
         if used_tools:
             # Only where tools were used may a vendor ask for its own blocks back.
             content = tuple([block for block in reply.content if not isinstance(block, ToolUseBlock)])
-        return self._answer(text, encode([*messages, Message("assistant", content)]), reply.stop_reason)
+        return self._answer(text, encode([*messages, Message("assistant", content)]), _end(reply))
 
     def _answer(self, text: str, messages: EncodedMessages, stop_reason: StopReason) -> Answer:
         if self._decision.route == "local" and self._label == "shareable" and self._scan(text):
@@ -382,15 +454,55 @@ class Attempt:
         return Answer(
             text=text,
             messages=messages,
-            stop_reason="max_tokens" if stop_reason == "max_tokens" else "end_turn",
+            stop_reason=stop_reason,
             label=self._label,
-            decision=self._decision,
+            decision=msgspec.structs.replace(
+                self._decision, provider=name_of(self._provider), model=self._call_options.model
+            ),
             usage=self.usage,
             tool_calls=self.tool_calls,
             left_out=self.left_out,
             told_note=self._told_note,
             warnings=tuple(self._warnings),
         )
+
+
+class _Chosen(NamedTuple):
+    """A provider that may be asked, with the options of its calls."""
+
+    provider: Provider
+    options: Options
+    place: int
+
+    def warmer(self) -> _Chosen:
+        """The same at a temperature at which a model that does not know says something else each time."""
+        return self._replace(options=msgspec.structs.replace(self.options, temperature=_SAMPLE_TEMPERATURE))
+
+
+def _backends(slot: Slot, wanted: Options, note: str | None) -> list[_Chosen]:
+    """The slot's providers that take what is wanted, the first one first."""
+    chosen = []
+    for backend in slot.backends:
+        options = backend.options_for(wanted)
+        if isinstance(options, InvalidOptions):
+            continue
+        if note is not None:
+            system = "\n\n".join([text for text in (options.system, note) if text])
+            options = msgspec.structs.replace(options, system=system)
+        chosen.append(_Chosen(backend.provider, options, backend.place))
+    assert chosen  # `decide` refuses a model that is not listed
+    return chosen
+
+
+def _reply_of(completion: Completion) -> Reply:
+    """A text answer as a reply. Its warnings were taken already."""
+    content = (TextBlock(completion.text),) if completion.text else ()
+    return Reply(content=content, stop_reason=completion.stop_reason, usage=completion.usage)
+
+
+def _end(reply: Reply) -> StopReason:
+    """Why a last answer ended: a model that says that it asks for tools, and asks for none, is done."""
+    return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
 
 
 def _error(call: ToolUseBlock, text: str) -> ToolResultBlock:

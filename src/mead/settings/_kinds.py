@@ -78,8 +78,8 @@ def number(low: float, high: float = math.inf, *, above: bool = False) -> Kind:
     return read
 
 
-def count(low: int) -> Kind:
-    """A whole number from `low` on."""
+def count(low: int, high: int | None = None) -> Kind:
+    """A whole number from `low` on, to `high` where there is one."""
 
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -87,6 +87,8 @@ def count(low: int) -> Kind:
             raise ValueError(f"must be a whole number, not {other}")
         if value < low:
             raise ValueError(f"must be at least {low}")
+        if high is not None and value > high:
+            raise ValueError(f"must be at most {high}")
         return value
 
     return read
@@ -125,6 +127,17 @@ def choice(*options: bool | str) -> Kind:
         raise ValueError(f"must be one of {listed}")
 
     return read
+
+
+def regex(value: Any) -> str:
+    """A regular expression, as Python writes them."""
+    found = word(value)
+    try:
+        re.compile(found)
+    except re.error as error:
+        where = "" if error.pos is None else f", at character {error.pos + 1}"
+        raise ValueError(f"is no regular expression: {error.msg}{where}") from None
+    return found
 
 
 def list_of(kind: Kind) -> Kind:

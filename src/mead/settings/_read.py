@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mead.core.options import Options
@@ -19,11 +19,13 @@ from mead.settings.values import (
     BudgetSettings,
     ClassifierSettings,
     EmbeddedSettings,
+    EscalationSettings,
     McpServerSettings,
     McpSettings,
     PriceSettings,
     RouterSettings,
     Secret,
+    ServeSettings,
     SessionSettings,
     SlotSettings,
     SlotsSettings,
@@ -72,8 +74,29 @@ _SESSIONS: dict[str, Kind] = {
     "max_input_bytes": kinds.count(1),
 }
 _CLASSIFIER: dict[str, Kind] = {
-    "threshold": kinds.number(0, 1),
+    "cloud_share": kinds.number(0, 1),
+    "adapt": kinds.flag,
+    "profile": kinds.choice("balanced", "strict"),
     "private_words": kinds.list_of(kinds.word),
+    "private_paths": kinds.list_of(kinds.word),
+    "private_patterns": kinds.list_of(kinds.regex),
+    "private_prefixes": kinds.list_of(kinds.word),
+}
+_ESCALATION: dict[str, Kind] = {
+    "to": kinds.choice("cloud"),
+    "when": kinds.list_of(kinds.choice("schema", "refusal", "cut_off", "disagreement")),
+}
+_SERVE: dict[str, Kind] = {
+    "host": kinds.word,
+    "port": kinds.count(0, 65_535),
+    "allowed_hosts": kinds.list_of(kinds.word),
+    "allowed_origins": kinds.list_of(kinds.word),
+    "max_body_bytes": kinds.count(1),
+    "body_timeout_s": _SECONDS,
+    "requests_per_minute": kinds.count(1),
+    "shutdown_timeout_s": kinds.number(0),
+    "tls_certificate": kinds.file_path,
+    "tls_key": kinds.file_path,
 }
 _EMBEDDED: dict[str, Kind] = {
     "model_path": kinds.file_path,
@@ -140,18 +163,26 @@ _BUDGET: dict[str, Kind] = {
 }
 _BUDGET_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _STORAGE: dict[str, Kind] = {"url": kinds.store_url, "retention_days": kinds.count(1)}
-_SLOT_KEYS = (*_SLOT, *_OPTIONS, "options")
+_LIMITS = ("concurrency", "queue", "requests_per_minute")
+_FALLBACK_KEYS = (*[name for name in _SLOT if name not in _LIMITS], *_OPTIONS, "options")
+_SLOT_KEYS = (*_SLOT, *_OPTIONS, "options", "fallbacks")
 
 KEYS: dict[KeyPath, tuple[str, ...]] = {
-    (): ("router", "sessions", "classifier", "embedded", "mcp", "prices", "budgets", "storage"),
+    (): ("router", "sessions", "classifier", "embedded", "mcp", "prices", "budgets", "storage", "serve"),
     ("sessions",): tuple(_SESSIONS),
     ("classifier",): tuple(_CLASSIFIER),
     ("embedded",): tuple(_EMBEDDED),
-    ("router",): ("handler", "slots", "options"),
+    ("serve",): tuple(_SERVE),
+    ("router",): ("handler", "slots", "options", "escalation"),
+    ("router", "escalation"): tuple(_ESCALATION),
     ("router", "options"): tuple(_OPTIONS),
     ("router", "slots"): ("local", "cloud"),
     ("router", "slots", "local"): _SLOT_KEYS,
     ("router", "slots", "cloud"): _SLOT_KEYS,
+    ("router", "slots", "local", "fallbacks"): (ANY_NAME,),
+    ("router", "slots", "local", "fallbacks", ANY_NAME): _FALLBACK_KEYS,
+    ("router", "slots", "cloud", "fallbacks"): (ANY_NAME,),
+    ("router", "slots", "cloud", "fallbacks", ANY_NAME): _FALLBACK_KEYS,
     ("storage",): tuple(_STORAGE),
     ("mcp",): (*_MCP, "servers"),
     ("mcp", "servers"): (ANY_NAME,),
@@ -177,6 +208,14 @@ def read_classifier(reader: Reader) -> ClassifierSettings:
 def read_embedded(reader: Reader) -> EmbeddedSettings:
     """The table [embedded]."""
     return EmbeddedSettings(**reader.take(("embedded",), _EMBEDDED))
+
+
+def read_serve(reader: Reader) -> ServeSettings:
+    """The table [serve]."""
+    serve = ServeSettings(**reader.take(("serve",), _SERVE))
+    if (serve.tls_certificate is None) != (serve.tls_key is None):
+        reader.fail(("serve",), "TLS needs both files: tls_certificate and tls_key")
+    return serve
 
 
 def read_storage(reader: Reader) -> StorageSettings:
@@ -223,14 +262,22 @@ def _start_line(server: Mapping[str, Any]) -> tuple[str, ...]:
 
 def refuse_code(reader: Reader) -> None:
     """Refuses a slot whose provider is code of somebody's, for settings that nobody has named."""
-    for name, slot in reader.table(("router", "slots")).items():
-        provider = str(slot.get("provider", ""))
+    for path in _slot_paths(reader):
+        provider = str(reader.table(path).get("provider", ""))
         if provider not in BUILT_IN and re.search(r"[.:]", provider):
             reader.fail(
-                ("router", "slots", name, "provider"),
+                (*path, "provider"),
                 "a provider of your own is loaded only from a file that was named, and this one was found in "
                 "the working folder: name it with --config, or in $MEAD_CONFIG",
             )
+
+
+def _slot_paths(reader: Reader) -> Iterator[KeyPath]:
+    """Where each slot stands, and each of its fallbacks."""
+    for name, slot in reader.table(("router", "slots")).items():
+        yield ("router", "slots", name)
+        for fallback in slot.get("fallbacks", {}):
+            yield ("router", "slots", name, "fallbacks", fallback)
 
 
 def read_prices(reader: Reader) -> tuple[PriceSettings, ...]:
@@ -275,6 +322,7 @@ def read_router(reader: Reader) -> RouterSettings:
         **chosen,
         slots=SlotsSettings(**{name: _read_slot(reader, ("router", "slots", name)) for name in slots}),
         options=Options(**options),
+        escalation=EscalationSettings(**reader.take(("router", "escalation"), _ESCALATION)),
     )
 
 
@@ -299,6 +347,8 @@ def _read_slot(reader: Reader, path: KeyPath) -> SlotSettings:
                 f"[{'.'.join(path)}] itself, and what mead has no key for in extra",
             )
         slot["provider_options"] = free
+    names = reader.table((*path, "fallbacks"))
+    slot["fallbacks"] = tuple([_read_slot(reader, (*path, "fallbacks", name)) for name in names])
     return SlotSettings(**slot, options=Options(**reader.take(path, _OPTIONS)))
 
 

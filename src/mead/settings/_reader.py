@@ -24,6 +24,10 @@ _SECRET_KEY = re.compile(
 )
 _SCHEME = re.compile(r"(?i)\s*(bearer|basic|token)?\s*")
 """What stands before a secret in a header, and is none itself."""
+_REPLACED: dict[KeyPath, str] = {
+    ("classifier", "threshold"): "set cloud_share, the share of turns for the cloud model, instead",
+}
+"""Keys of earlier versions, and what is used now."""
 
 
 class Reader:
@@ -91,6 +95,8 @@ class Reader:
 
     def _advice(self, name: str, path: KeyPath) -> str:
         names = self._names(path)
+        if (replaced := _REPLACED.get((*path, name))) is not None:
+            return replaced
         homes = [table for table, known in self._keys.items() if name in known]
         if homes:
             return f"it belongs in [{dotted(homes[0])}]" if homes[0] else f"[{name}] stands at the top"

@@ -7,7 +7,7 @@ import ipaddress
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import platformdirs
@@ -68,7 +68,8 @@ class SlotSettings(Struct, frozen=True, kw_only=True):
     named by a turn besides `model`. `base_url` is `None` for the provider's usual server. `allow_remote` and
     `local_networks` (parts of 100.64.0.0/10) say what a local slot may connect to. `concurrency` is how many
     calls run at the same time, `queue` how many calls of one owner may wait for that, `requests_per_minute`
-    how many begin within any 60 seconds; `None` is no limit.
+    how many begin within any 60 seconds; `None` is no limit. They hold for the slot with its `fallbacks`,
+    which are asked in their order where a provider's service fails.
     """
 
     provider: str
@@ -84,6 +85,7 @@ class SlotSettings(Struct, frozen=True, kw_only=True):
     requests_per_minute: int | None = None
     options: Options = NO_OPTIONS
     provider_options: Mapping[str, object] = field(default_factory=FreeTable)
+    fallbacks: tuple[SlotSettings, ...] = ()
 
 
 class SlotsSettings(Struct, frozen=True, kw_only=True):
@@ -93,6 +95,18 @@ class SlotsSettings(Struct, frozen=True, kw_only=True):
     cloud: SlotSettings | None = None
 
 
+EscalationTrigger: TypeAlias = Literal["schema", "refusal", "cut_off", "disagreement"]
+
+
+class EscalationSettings(Struct, frozen=True, kw_only=True):
+    """Whether the cloud model is asked too where the local answer of an `auto` turn turns out to be no good.
+    `to` is the slot; `None` is never. `when` says what counts: the answer breaks the response format that was
+    asked for, refuses, was cut off by a limit, or differs from a second sample."""
+
+    to: Literal["cloud"] | None = None
+    when: tuple[EscalationTrigger, ...] = ("schema", "refusal", "cut_off")
+
+
 class RouterSettings(Struct, frozen=True, kw_only=True):
     """How turns are handled. `handler` is `None` where nobody chose: the router if a slot is filled, else
     the echo. `options` are under those of every slot."""
@@ -100,6 +114,7 @@ class RouterSettings(Struct, frozen=True, kw_only=True):
     handler: Literal["router", "echo"] | None = None
     slots: SlotsSettings = SlotsSettings()
     options: Options = NO_OPTIONS
+    escalation: EscalationSettings = EscalationSettings()
 
 
 class SessionSettings(Struct, frozen=True, kw_only=True):
@@ -116,11 +131,40 @@ class SessionSettings(Struct, frozen=True, kw_only=True):
 
 
 class ClassifierSettings(Struct, frozen=True, kw_only=True):
-    """What the rule classifier goes by: the difficulty (0 to 1) above which an `auto` turn goes to the cloud,
-    and the words that make a turn private."""
+    """What the classifier goes by.
 
-    threshold: float = 0.5
+    `cloud_share` (0 to 1) is the share of `auto` turns, the hardest, that may go to the cloud model; with
+    `adapt` it is counted of the person's own. `profile` says how readily a text is taken for private. A text
+    is private, too, if it holds one of `private_words` or `private_paths`, fits one of `private_patterns`
+    (regular expressions), or begins with one of `private_prefixes`.
+    """
+
+    cloud_share: float = 0.3
+    adapt: bool = True
+    profile: Literal["balanced", "strict"] = "balanced"
     private_words: tuple[str, ...] = ()
+    private_paths: tuple[str, ...] = ()
+    private_patterns: tuple[str, ...] = ()
+    private_prefixes: tuple[str, ...] = ()
+
+
+class ServeSettings(Struct, frozen=True, kw_only=True):
+    """The HTTP server. `host` and `port` are where it listens, `tls_certificate` and `tls_key` the files that
+    it speaks TLS with. `allowed_hosts` are names that it is called by besides those of loopback,
+    `allowed_origins` pages that may call it from a browser. `requests_per_minute` is how many requests a
+    token may make within any 60 seconds; `None` is no limit. A stop waits `shutdown_timeout_s` for turns that
+    run. Times are in seconds."""
+
+    host: str = "127.0.0.1"
+    port: int = 4141
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    max_body_bytes: int = 16 * 1024 * 1024
+    body_timeout_s: float = 30.0
+    requests_per_minute: int | None = None
+    shutdown_timeout_s: float = 30.0
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
 
 
 class EmbeddedSettings(Struct, frozen=True, kw_only=True):
@@ -275,6 +319,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     prices: tuple[PriceSettings, ...] = ()
     budgets: tuple[BudgetSettings, ...] = ()
     storage: StorageSettings = StorageSettings()
+    serve: ServeSettings = ServeSettings()
     data_folder: Path = field(default_factory=lambda: platformdirs.user_data_path("mead"))
     source: Path | None = None
     discovered: bool = False

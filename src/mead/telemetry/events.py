@@ -4,13 +4,15 @@ Durations are seconds on a monotonic clock. No event holds text of a conversatio
 secret (T3). Names and fields are stable (`docs/stability.md`).
 
 `mead.router.route`: a turn was routed (R13). Not emitted when a provider raises (R14).
-    measurements: `duration`; `input_tokens`, `output_tokens`: summed over the turn's provider calls, zero
-    when the first one failed; `tool_calls`: how many the model asked for.
+    measurements: `duration`; `deciding`: how much of it the decision took; `input_tokens`, `output_tokens`:
+    summed over the turn's provider calls, zero when the first one failed; `tool_calls`: how many the model
+    asked for.
     metadata: `route` (`local`, `cloud`), `route_source` (`classified`, `forced`), `provider` (its name,
     `None` for an empty slot), `status` (`ok`, `error`), `session_id` (`None` outside a session), `reason`
-    (the tag of a failure, else `None`), `tokens_unknown` (whether some call did not say its count),
-    `withheld` (how many earlier turns a cloud model was not shown), `withheld_results` (how many tool results
-    were kept from it), `left_out` (how many of the oldest turns did not fit the model's context).
+    (the tag of a failure, else `None`), `causes` (the codes of why it went there, with commas between them),
+    `tokens_unknown` (whether some call did not say its count), `withheld` (how many earlier turns a cloud
+    model was not shown), `withheld_results` (how many tool results were kept from it), `left_out` (how many
+    of the oldest turns did not fit the model's context).
 
 `mead.session.turn`: a turn of a session ended, however it ended, or was refused (T2).
     measurements: `duration`: from its start; `queued`: the wait before it. Both are zero for one that was

@@ -18,7 +18,7 @@ from mead.core.options import Options
 from mead.core.reasons import ProviderReason, Reason
 from mead.core.result import Err, Ok, Result
 from mead.core.usage import Usage
-from mead.providers.protocol import Completion, OnDelta, Reply
+from mead.providers.protocol import Completion, Known, OnDelta, Reply
 
 ONE_TOKEN = Usage(input_tokens=1, output_tokens=1)
 
@@ -104,6 +104,9 @@ class ScriptedProvider:
 
     async def context_tokens(self, options: Options, prompt_bytes: int) -> int | None:
         return self._context_tokens
+
+    def known(self, options: Options) -> Known:
+        return Known(context_tokens=self._context_tokens)
 
     async def aclose(self) -> None:
         self.closed = True

@@ -18,7 +18,7 @@ from mead.providers.embedded import emulation
 from mead.providers.embedded.model import MODEL_NAME, find_model
 from mead.providers.embedded.server import EmbeddedServer, Running
 from mead.providers.openai_chat import OpenAIChat
-from mead.providers.protocol import Completion, OnDelta, Reply
+from mead.providers.protocol import Completion, Known, OnDelta, Reply
 
 DEFAULT_MAX_TOKENS = 256
 """A small model does not know when to stop."""
@@ -64,6 +64,10 @@ class EmbeddedProvider:
     async def context_tokens(self, options: Options, prompt_bytes: int) -> int | None:
         """The context of one turn, in tokens."""
         return self._context_tokens
+
+    def known(self, options: Options) -> Known:
+        """Its context; and tools, which it can be led to use."""
+        return Known(context_tokens=self._context_tokens, tools=True)
 
     @property
     def answers_with_results(self) -> bool:
