@@ -332,14 +332,14 @@ class Counting(MemoryStore):
         return object.__getattribute__(self, name)
 
 
-async def test_a_request_writes_four_times() -> None:
+async def test_a_request_writes_three_times() -> None:
     store = Counting()
     async with opened(store=store) as runtime:
         await runtime.submit_request([user("a")], route="local")
         store.writes.clear()
         await runtime.submit_request([user(SECRET)], route="local")
 
-    assert store.writes == ["begin_turn", "open_call", "close_call", "end_turn"]
+    assert store.writes == ["begin_turn", "open_call", "end_turn"]
 
 
 async def test_each_request_has_its_events_and_its_ledger_row() -> None:

@@ -26,8 +26,7 @@ WRITES = (
     "start_tool",
     "finish_tool",
     "open_call",
-    "close_call",
-    "end_turn",
+    "end_turn",  # with the end of the last call
 )
 """What a turn with one tool call writes, in its order; the first write is number 1."""
 When: TypeAlias = Literal["before", "after"]

@@ -52,7 +52,9 @@ async def wait_for(run: TurnRun) -> TurnResult:
 
 
 async def read_events(run: TurnRun, stream: Stream) -> AsyncGenerator[TurnEvent, None]:
-    """The turn's events, last of all `Finished`. Leaving the loop early cancels the turn."""
+    """The turn's events, last of all `Finished`. Leaving the loop early cancels the turn, unless somebody
+    else waits for it too."""
+    run.waiting += 1
     run.result.add_done_callback(stream.wake)
     try:
         while not run.result.done() or stream.events:
@@ -62,4 +64,6 @@ async def read_events(run: TurnRun, stream: Stream) -> AsyncGenerator[TurnEvent,
                 await stream.wait()
         yield Finished(run.result.result())
     finally:
-        run.end("cancelled")
+        run.waiting -= 1
+        if run.waiting == 0:
+            run.end("cancelled")

@@ -83,8 +83,10 @@ class TurnJournal:
         self._cost = cost
         self._number = 0
         self._epoch: int | None = None
+        self._is_waiting = False
         self._version = 0
         self._calls: dict[int, CallRow] = {}
+        self._closed: list[CallRow] = []
         self._tools: dict[str, list[ToolRow]] = {}
         self._tools_started = 0
         self._had_effects = False
@@ -92,11 +94,15 @@ class TurnJournal:
     @property
     def has_begun(self) -> bool:
         """Whether the session is claimed, so that the turn has an end to be written."""
-        return self._epoch is not None
+        return self._epoch is not None or self._is_waiting
 
     async def begin(self, number: int) -> Begin | TurnResult:
         """Claims the session; a result where the turn is not to be run at all."""
         await self._free()
+        if self._is_request and self._options.idempotency_key is None:
+            # Nobody else has its session: the claim is written with the first call.
+            self._number, self._is_waiting = number, True
+            return Begin(number)
         match await self._begin(number):
             case Begun(epoch=epoch, number=given, version=version, untold=untold):
                 self._epoch, self._number, self._version = epoch, given, version
@@ -118,12 +124,26 @@ class TurnJournal:
             case NoSession():
                 return Err(NoSuchSession(detail="the session was deleted"))
 
+    async def _claimed(self, call: CallRow | None = None) -> int:
+        """The epoch of the claim. One that was put off is written now, with a first `call`. Raises `Fenced`
+        where it is lost, or not to be had."""
+        if self._is_waiting:
+            self._is_waiting = False
+            outcome = await self._begin(self._number, call)
+            if isinstance(outcome, Begun):
+                self._epoch, self._number, self._version = outcome.epoch, outcome.number, outcome.version
+        elif call is not None and self._epoch is not None:
+            await self._store.open_call(call, epoch=self._epoch)
+        if self._epoch is None:
+            raise Fenced
+        return self._epoch
+
     @property
     def _brought(self) -> EncodedMessages | None:
         """What a client has brought: it is not kept, for who repeats the request brings it again."""
         return self._question if self._is_request else None
 
-    async def _begin(self, number: int) -> BeginOutcome:
+    async def _begin(self, number: int, call: CallRow | None = None) -> BeginOutcome:
         session, options = self._session, self._options
         start = TurnStart(
             session_id=session.session_id,
@@ -134,6 +154,7 @@ class TurnJournal:
             started_at=time.time(),
             idempotency_key=options.idempotency_key,
             request_hash=request_hash(self._question, options) if options.idempotency_key else None,
+            call=call,
         )
         if self._is_request and not session.is_stored:
             await self._create()
@@ -167,6 +188,7 @@ class TurnJournal:
 
     async def open_call(self, call: CallRecord) -> None:
         """Before a provider call is sent."""
+        await self._tell_closed()
         row = CallRow(
             session_id=self._session.session_id,
             turn=self._number,
@@ -178,11 +200,11 @@ class TurnJournal:
             model=call.model,
             opened_at=time.time(),
         )
-        self._calls[call.number] = row
-        await self._store.open_call(row, epoch=self._claimed())
+        await self._claimed(row)
+        self._calls[call.number] = msgspec.structs.replace(row, turn=self._number)
 
     async def close_call(self, call: CallRecord, usage: Usage | None, status: str) -> None:
-        """After it, however it ended."""
+        """After it, however it ended. It is written with what comes next, which is mostly the turn's end."""
         row = self._calls.pop(call.number, None)
         if row is None:
             return
@@ -196,10 +218,26 @@ class TurnJournal:
             cost_usd=cost,
             price_date=price_date,
         )
-        await unbroken(self._store.close_call(closed))
+        self._closed.append(closed)
+        if not self.has_begun:  # the turn is over: nothing comes any more
+            await self._tell_closed()
+
+    async def _tell_closed(self) -> None:
+        """Writes how calls ended that are not written yet."""
+        closed, self._closed = self._closed, []
+        for row in closed:
+            await unbroken(self._store.close_call(row))
+
+    async def _tell_anyway(self, closed: Sequence[CallRow]) -> None:
+        """Writes how calls ended where the end of their turn cannot be written: they are facts."""
+        self._closed = list(closed)
+        with contextlib.suppress(StoreError):
+            await self._tell_closed()
 
     async def start_tool(self, call_id: str, name: str, *, effect: bool) -> None:
         """Before a tool is run."""
+        await self._tell_closed()
+        epoch = await self._claimed()
         self._tools_started += 1
         self._had_effects |= effect
         row = ToolRow(
@@ -209,7 +247,7 @@ class TurnJournal:
             name=name,
             effect=effect,
         )
-        await self._store.start_tool(row, epoch=self._claimed())
+        await self._store.start_tool(row, epoch=epoch)
         self._tools.setdefault(call_id, []).append(row)
 
     async def finish_tool(self, call_id: str, *, is_error: bool, unknown: bool = False) -> None:
@@ -243,7 +281,14 @@ class TurnJournal:
         """Writes the turn's end, in one step; what then counts as its result. Not broken off by a cancel."""
         if not self.has_begun:
             return result
-        now = time.time()
+        try:
+            epoch = await self._claimed()
+        except Fenced:
+            return Err(Interrupted(detail="another process has taken the session over"))
+        except StoreError as error:
+            return Err(Crashed(error="StoreError", detail=str(error)))
+        now, closed = time.time(), tuple(self._closed)
+        self._closed = []
         state = None
         if self._is_request:  # there is no history that could tell of it
             turn, told = None, True
@@ -263,24 +308,22 @@ class TurnJournal:
             state=state,
             told_effects=told,
             fingerprints=fingerprints,
+            closed=closed,
         )
-        epoch, self._epoch = self._claimed(), None
+        self._epoch = None
         try:
             await unbroken(self._store.end_turn(end, epoch=epoch))
         except Fenced:
+            await self._tell_anyway(closed)
             return Err(Interrupted(detail="another process has taken the session over"))
         except StoreError as error:
+            await self._tell_anyway(closed)
             self._session.unended = (self._number, epoch)
             _log.error("the end of turn %s/%d was not stored: %s", end.session_id, end.number, error)
             return Err(Crashed(error="StoreError", detail=str(error)))
         if turn is not None:
             self._session.version = self._version + 1
         return result
-
-    def _claimed(self) -> int:
-        if self._epoch is None:
-            raise Fenced
-        return self._epoch
 
 
 _OUTCOMES = {

@@ -72,11 +72,12 @@ class PrivateTexts:
         self._key: bytes | None = None
         self._owners: dict[str, _Owner] = {}
 
-    async def look(self, owner: str, messages: Sequence[Message]) -> Brought:
-        """Which of the messages hold text of the owner's `local_only` turns, those of other processes too."""
+    async def look(self, owner: str, messages: Sequence[Message], *, besides: Sequence[str] = ()) -> Brought:
+        """Which of the messages hold text of the owner's `local_only` turns, those of other processes too.
+        `besides` is what would be sent with them: a system prompt, descriptions of tools."""
         known = await self._owner(owner)
         await self._refresh(owner, known)
-        found = await known.each_of([texts_of(message) for message in messages])
+        found = await known.each_of([*[texts_of(message) for message in messages], list(besides)])
         findings = tuple([_FOUND for fingerprints in found if known.is_private(fingerprints)])
         return Brought(findings=findings, looked_for=frozenset().union(*found))
 

@@ -6,6 +6,7 @@ A run ends exactly once. Whatever its task does afterwards counts for nothing: i
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import time
 import traceback
@@ -27,6 +28,7 @@ from mead.sessions.approvals import Approver, Question, grant_of, standing_answe
 from mead.sessions.events import ApprovalNeeded, Delta, ToolCalled, ToolReturned, TurnEvent
 from mead.sessions.journal import Begin, TurnJournal
 from mead.storage import Fenced, StoreError
+from mead.telemetry.context import CURRENT_TURN, CurrentTurn
 
 if TYPE_CHECKING:
     from mead.core.conversation import EncodedMessages
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from mead.sessions.turn_texts import TurnTexts
 
 EndCause: TypeAlias = Literal["timeout", "cancelled", "interrupted", "shutting_down", "queue_timeout"]
+Stage: TypeAlias = Literal["waiting", "running"]
 
 ABANDON_AFTER_S = 1.0
 """How long a cancelled task may take to end before it is left to itself (S3)."""
@@ -79,6 +82,8 @@ class TurnRun:
         "_asking",
         "_asks",
         "_cause",
+        "_context",
+        "_current",
         "_journal",
         "_keeps",
         "_loop",
@@ -125,6 +130,11 @@ class TurnRun:
         self._cause: EndCause | None = None
         self._queued_at = time.perf_counter()
         self._started_at: float | None = None
+        # The turn runs where it was submitted, as far as context variables go, also if another turn's end
+        # starts it; and its log lines say whose they are.
+        self._current = CurrentTurn(session.session_id, number)
+        self._context = contextvars.copy_context()
+        self._context.run(CURRENT_TURN.set, self._current)
         self._timer: asyncio.TimerHandle | None = None
         self._abandon_timer: asyncio.TimerHandle | None = None
         self.newest = newest
@@ -153,15 +163,18 @@ class TurnRun:
     def wait_in_queue(self, limit_s: float) -> None:
         """Starts the clock of the wait before the turn, which is not the turn's own (S3)."""
         self._timer = self._loop.call_later(limit_s, self.end, "queue_timeout")
+        self._tell_stage("waiting")
 
     def start(self, handler: Handler) -> None:
         """Begins the turn: its clock runs from now."""
+        waited = self._timer is not None
         if self._timer is not None:
             self._timer.cancel()
         self._started_at = time.perf_counter()
         self.deadline = self._loop.time() + self.timeout_s
         self._timer = self._loop.call_at(self.deadline, self.end, "timeout")
-        self._task = self._loop.create_task(self._run(handler))
+        self._task = self._loop.create_task(self._run(handler), context=self._context)
+        self._tell_stage("running", waited=waited)
 
     def end(self, cause: EndCause) -> None:
         """Ends the turn from outside. Its task gets a second to clean up; then it is abandoned. A turn whose
@@ -213,7 +226,7 @@ class TurnRun:
             if not isinstance(begun, Begin):
                 self._keeps = False  # an earlier turn's result, or none at all
                 return begun
-            self.number = begun.number
+            self.number = self._current.turn = begun.number
             if begun.reload:
                 await session.reload()
             self.options = msgspec.structs.replace(self.options, turn=self.number, note=begun.note)
@@ -227,7 +240,8 @@ class TurnRun:
         _log.warning("turn %s/%d ignores its cancellation and is abandoned", session_id, self.number)
         assert self._cause is not None
         if self._fence():
-            concluding = self._loop.create_task(self._conclude(Err(_REASONS[self._cause])))
+            ending = self._conclude(Err(_REASONS[self._cause]))
+            concluding = self._loop.create_task(ending, context=self._context.copy())
             _CONCLUDING.add(concluding)
             concluding.add_done_callback(_CONCLUDING.discard)
 
@@ -287,6 +301,7 @@ class TurnRun:
         )
 
     def _settle(self, result: TurnResult) -> None:
+        self._current.is_over = True
         try:
             self._session.on_end(self, result)
             self._tell(result)
@@ -295,11 +310,33 @@ class TurnRun:
                 self.result.set_result(result)
 
     def _tell(self, result: TurnResult) -> None:
+        if not telemetry.listened(telemetry.TURN):
+            return
         now = time.perf_counter()
         started = now if self._started_at is None else self._started_at
-        reason = None if isinstance(result, Ok) else result.reason
-        tell_turn(
-            self._session, self.number, reason, duration_s=now - started, queued_s=started - self._queued_at
+        self._context.copy().run(  # whoever listens is told where the turn was submitted
+            tell_turn,
+            self._session,
+            self.number,
+            None if isinstance(result, Ok) else result.reason,
+            duration_s=now - started,
+            queued_s=started - self._queued_at,
+            stage="waiting" if self._started_at is None else "running",
+        )
+
+    def _tell_stage(self, stage: Stage, *, waited: bool = False) -> None:
+        if not telemetry.listened(telemetry.STAGE):
+            return
+        started = self._queued_at if self._started_at is None else self._started_at
+        telemetry.emit(
+            telemetry.STAGE,
+            {"queued": started - self._queued_at},
+            {
+                "session_id": self._session.session_id,
+                "owner": self._session.owner,
+                "stage": stage,
+                "waited": waited,
+            },
         )
 
     # Its scope
@@ -442,8 +479,9 @@ def tell_turn(
     *,
     duration_s: float = 0.0,
     queued_s: float = 0.0,
+    stage: Stage | None = None,
 ) -> None:
-    """Emits the event of a turn that ended (T2). `number` is `None` for one that was refused."""
+    """Emits the event of a turn that ended (T2). `number` and `stage` are `None` for one that was refused."""
     if not telemetry.listened(telemetry.TURN):
         return
     telemetry.emit(
@@ -455,6 +493,7 @@ def tell_turn(
             "turn": number,
             "status": "ok" if reason is None else "error",
             "reason": None if reason is None else reason.tag,
+            "stage": stage,
         },
     )
 

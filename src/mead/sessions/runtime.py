@@ -36,7 +36,7 @@ from mead.mcp.hub import McpHub, ToolHub
 from mead.providers.protocol import close_provider
 from mead.providers.registry import check_addresses
 from mead.router import Router
-from mead.router.classifier import Classifier
+from mead.router.classifier import Classifier, texts_besides
 from mead.router.classifier.make import make_classifier
 from mead.router.decide import Refused
 from mead.router.slots import Slots, build_slots
@@ -422,7 +422,7 @@ class Runtime:
         newest = read_request(messages, options.attachments, limit=self.settings.sessions.max_input_bytes)
         if isinstance(newest, Err):
             return newest
-        brought = await self._private.look(self.owner, newest.decode())
+        brought = await self._private.look(self.owner, newest.decode(), besides=texts_besides(options))
         options = msgspec.structs.replace(
             options,
             owner=self.owner,
@@ -509,7 +509,7 @@ class Runtime:
         if isinstance(newest, Err):
             return self._submissions.refuse_request(self.owner, self.handler, newest.reason)
         try:
-            brought = await self._private.look(self.owner, newest.decode())
+            brought = await self._private.look(self.owner, newest.decode(), besides=texts_besides(options))
         except StoreError as error:
             if not self._shared.closing:
                 reason = Crashed(error="StoreError", detail=str(error))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from mead.sessions.shapes import SentShape
+from mead.sessions.usage import day_of
 from mead.storage import Store
 from mead.storage.protocol import EgressRow, EgressSum
 
@@ -123,7 +124,7 @@ def egress_shape(report: EgressReport, since: datetime.date | None) -> EgressSha
     """The report as JSON has it."""
     return EgressShape(
         session=report.session_id,
-        since=None if since is None else f"{since:%Y-%m-%d}",
+        since=None if since is None else day_of(since),
         rows=tuple([sent_shape(row) for row in report.rows]),
         hosts=report.hosts,
         total=egress_size(report.hosts, left=True),

@@ -1,6 +1,7 @@
 """What is done to kept sessions besides talking: renamed, forked, rewound, brought in, declassified.
 
-What takes something away, or lifts a label, leaves an entry in the audit chain. The commands and the native API do it through here.
+What takes something away, or lifts a label, leaves an entry in the audit chain. The commands and the native
+API do it through here.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ from mead.storage.protocol import (
 class NoSuchTurn(Struct, frozen=True):
     """The history has no turn of this number; `last` is its last one's, `None` for an empty history."""
 
+    session_id: str
     number: int
     last: int | None
 
     def __str__(self) -> str:
         has = "it has none" if self.last is None else f"its last one is turn {self.last}"
-        return f"there is no turn {self.number} in the history; {has}"
+        return f"there is no turn {self.number} in the history of {self.session_id}; {has}"
 
 
 async def note(store: Store, owner: str, action: str, subject: str, **details: str) -> None:
@@ -63,7 +65,9 @@ async def find_missing(store: Store, session_id: str, numbers: Iterable[int]) ->
     """The first of the numbers that is no turn's of the history; `None` if there is none."""
     known = [turn.number for turn in await store.turns_of(session_id)]
     missing = [number for number in numbers if number not in known]
-    return NoSuchTurn(missing[0], known[-1] if known else None) if missing else None
+    if not missing:
+        return None
+    return NoSuchTurn(session_id, missing[0], known[-1] if known else None)
 
 
 async def fork(store: Store, record: SessionRecord, turn: int | None) -> str | NoSuchTurn | None:

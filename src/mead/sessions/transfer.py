@@ -150,8 +150,8 @@ def read_sessions(path: Path) -> list[Brought]:
 
 
 def sessions_in(text: str, name: str) -> list[Brought]:
-    """The sessions of a text: JSON Lines of mead, or an export of Open WebUI. `name` is what the text is called
-    where something is wrong with it. Raises `TransferError`."""
+    """The sessions of a text: JSON Lines of mead, or an export of Open WebUI. `name` is what the text is
+    called where something is wrong with it. Raises `TransferError`."""
     if text.lstrip().startswith("["):
         return _from_open_webui(name, _json(name, text))
     return list(_from_jsonl(name, text))

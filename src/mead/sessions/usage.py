@@ -146,6 +146,11 @@ def begin_of(day: datetime.date) -> float:
     return datetime.datetime(day.year, day.month, day.day, tzinfo=datetime.UTC).timestamp()
 
 
+def day_of(day: datetime.date) -> str:
+    """A day, or that of a time, as it is written."""
+    return datetime.date(day.year, day.month, day.day).isoformat()
+
+
 def _line(found: UsageSum) -> UsageLine:
     counts = {name: getattr(found, name) for name in ("key", "calls", "unknown_calls", *_COUNTS)}
     unpriced = found.unpriced_calls
@@ -167,8 +172,8 @@ def usage_shape(report: UsageReport, since: datetime.date | None, until: datetim
     oldest, newest = report.prices or (None, None)
     return UsageShape(
         by=report.by,
-        since=None if since is None else f"{since:%Y-%m-%d}",
-        until=None if until is None else f"{until:%Y-%m-%d}",
+        since=None if since is None else day_of(since),
+        until=None if until is None else day_of(until),
         rows=tuple([UsageRow(key=line.key, **_figures(line)) for line in report.lines]),
         total=UsageFigures(**_figures(report.total)),
         prices=PriceDays(oldest=oldest, newest=newest),

@@ -226,6 +226,8 @@ class MemoryStore:
         if key is not None:
             kept.keys[key] = _Keyed(number, start.request_hash)
         untold = tuple(kept.untold())
+        if start.call is not None:
+            await self.open_call(replace(start.call, turn=number), epoch=kept.epoch)
         return Begun(epoch=kept.epoch, number=number, version=record.version, untold=untold)
 
     async def open_call(self, call: CallRow, *, epoch: int) -> None:
@@ -239,10 +241,13 @@ class MemoryStore:
 
     async def close_call(self, call: CallRow, settle: Sequence[Settlement] = ()) -> None:
         self._check_open()
+        self._close(call)
+        self._settle(settle)
+
+    def _close(self, call: CallRow) -> None:
         calls = self._calls.get((call.session_id, call.turn), {})
         if call.number in calls:
             calls[call.number] = call
-        self._settle(settle)
 
     async def start_tool(self, tool: ToolRow, *, epoch: int) -> None:
         self._check_open()
@@ -262,6 +267,8 @@ class MemoryStore:
     async def end_turn(self, end: TurnEnd, *, epoch: int) -> None:
         self._check_open()
         kept = self._running(end.session_id, end.number, epoch)
+        for call in end.closed:
+            self._close(call)
         calls = self._calls.get((end.session_id, end.number), {})
         for number, call in calls.items():
             if call.status == "open":

@@ -123,7 +123,8 @@ class TurnStart(Struct, frozen=True, kw_only=True):
 
     `number` is the number that the caller has in mind; the store takes the next free one where that is used
     already, see `Begun`. `request_hash` stands for the whole request: a repeat under the same
-    `idempotency_key` must have the same one.
+    `idempotency_key` must have the same one. `call` is the turn's first provider call, which is opened in the
+    same step; its `turn` becomes the number that the turn is given.
     """
 
     session_id: str
@@ -134,6 +135,7 @@ class TurnStart(Struct, frozen=True, kw_only=True):
     started_at: float
     idempotency_key: str | None = None
     request_hash: str | None = None
+    call: CallRow | None = None
 
 
 class TurnEnd(Struct, frozen=True, kw_only=True):
@@ -143,6 +145,7 @@ class TurnEnd(Struct, frozen=True, kw_only=True):
     `answer` is the encoded result that is replayed under the turn's idempotency key, of a failure too. A
     failed turn without one gives its key free. `state` becomes the session's; `None` leaves that as it is.
     `told_effects` says that the model was told of all `untold_effects`, so that they are acknowledged.
+    `closed` are calls of the turn whose end was not written yet, as `close_call` takes them.
     `fingerprints` are those of the turn's private text, 8 bytes each; `None` says that they were not made.
     """
 
@@ -155,6 +158,7 @@ class TurnEnd(Struct, frozen=True, kw_only=True):
     answer: bytes | None = None
     state: bytes | None = None
     told_effects: bool = False
+    closed: tuple[CallRow, ...] = ()
     fingerprints: bytes | None = None
 
     def __post_init__(self) -> None:

@@ -492,6 +492,27 @@ class StoreConformance(ABC):
             assert await store.tools_of("s1", 1) == (replace(tool(), status="done"),)
 
     @_in_a_loop
+    async def test_a_turn_may_begin_with_its_first_call(self, tmp_path: Path) -> None:
+        async with self.with_session(tmp_path) as store:
+            await store.end_turn(done(1), epoch=(await begun(store)).epoch)
+            outcome = await store.begin_turn(replace(start(), call=call()))
+
+            assert isinstance(outcome, Begun)
+            assert await store.usage_rows() == (replace(call(), turn=2),)
+            with pytest.raises(ValueError, match="call 1"):
+                await store.open_call(replace(call(), turn=2), epoch=outcome.epoch)
+
+    @_in_a_loop
+    async def test_the_end_of_a_turn_brings_the_ends_of_its_calls(self, tmp_path: Path) -> None:
+        async with self.with_session(tmp_path) as store:
+            turn = await begun(store)
+            await store.open_call(call(), epoch=turn.epoch)
+            end = replace(done(1), closed=(closed(call(), input_tokens=5),))
+            await store.end_turn(end, epoch=turn.epoch)
+
+            assert await store.usage_rows() == (closed(call(), input_tokens=5),)
+
+    @_in_a_loop
     async def test_a_call_and_a_tool_are_begun_once(self, tmp_path: Path) -> None:
         async with self.with_session(tmp_path) as store:
             turn = await begun(store)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 
+import msgspec
+
 from mead.storage._records import used_number
 from mead.storage.protocol import (
     AlreadyRunning,
@@ -60,6 +62,8 @@ def begin(db: sqlite3.Connection, life: Life, start: TurnStart) -> BeginOutcome:
         "UPDATE sessions SET running = ?, last_number = ?, epoch = ?, holder = ? WHERE session_id = ?",
         (number, number, epoch + 1, life.name, start.session_id),
     )
+    if start.call is not None:
+        open_call(db, msgspec.structs.replace(start.call, turn=number), epoch + 1)
     return Begun(epoch=epoch + 1, number=number, version=version, untold=untold(db, start.session_id))
 
 
@@ -88,6 +92,7 @@ def unbegin(db: sqlite3.Connection, session_id: str, begun: Begun) -> None:
     )
     if freed.rowcount:
         db.execute("DELETE FROM turns WHERE session_id = ? AND number = ?", (session_id, begun.number))
+        db.execute("DELETE FROM calls WHERE session_id = ? AND turn = ?", (session_id, begun.number))
 
 
 def open_call(db: sqlite3.Connection, call: CallRow, epoch: int) -> None:
@@ -132,6 +137,8 @@ def end(db: sqlite3.Connection, turn_end: TurnEnd, epoch: int) -> None:
     """See `Store.end_turn`."""
     session_id, number = turn_end.session_id, turn_end.number
     leases.check_fence(db, session_id, number, epoch)
+    for call in turn_end.closed:
+        close_call(db, call)
     leases.leave_open(db, session_id, number)
     if turn_end.told_effects:
         acknowledge(db, session_id, number)
