@@ -11,6 +11,8 @@ opens a `Runtime` (async) or a `SyncRuntime` of its own.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mead import aio, settings, telemetry
 from mead.core.messages import (
     Block,
@@ -91,6 +93,9 @@ from mead.sessions.runtime import Runtime
 from mead.sessions.sync import SyncRuntime
 from mead.settings import ConfigError, Settings
 
+if TYPE_CHECKING:
+    from mead.client import RemoteRuntime, connect, connect_sync
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -141,6 +146,7 @@ __all__ = [
     "ProviderReason",
     "Reason",
     "Refused",
+    "RemoteRuntime",
     "Reply",
     "ResponseFormat",
     "Result",
@@ -177,6 +183,8 @@ __all__ = [
     "aio",
     "cancel_turn",
     "configure",
+    "connect",
+    "connect_sync",
     "explain",
     "explain_request",
     "history",
@@ -192,3 +200,12 @@ __all__ = [
     "tool",
     "turn",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """The client of a server is loaded on first use."""
+    if name in ("RemoteRuntime", "connect", "connect_sync"):
+        from mead import client
+
+        return getattr(client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -65,7 +65,7 @@ def options_of(command: click.Command) -> list[str]:
 
 
 def test_there_are_the_commands_that_the_page_begins_with() -> None:
-    listed = re.findall(r"^(mead [a-z]+(?: [a-z]+)?)", PAGE.partition("```\n")[2].partition("```")[0], re.M)
+    listed = re.findall(r"^(mead [a-z-]+(?: [a-z]+)?)", PAGE.partition("```\n")[2].partition("```")[0], re.M)
 
     assert sorted(listed) == sorted(COMMANDS)
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mead.core.conversation import encode
-from mead.core.messages import DocumentBlock, ImageBlock, Message, TextBlock
-from mead.core.options import Options, TurnOptions
+from mead.core.conversation import encode, encode_open
+from mead.core.messages import DocumentBlock, ImageBlock, Message, TextBlock, Tool, ToolUseBlock
+from mead.core.options import Options, ResponseFormat, TurnOptions
 from mead.core.turns import Cause, Finding, Turn, Verdict
 from mead.router import AutoClassifier
 from mead.router.classifier import ClassifierInput, judge, newest_input, scanner
@@ -179,6 +179,35 @@ def test_only_messages_that_a_cloud_model_may_see_are_given_as_earlier_ones() ->
     turns = [past("one", "1"), past("two", "2", label="local_only"), newest("three")]
 
     assert newest_input(turns, TurnOptions(), slots()).earlier == ("one",)
+
+
+IBAN = "DE89 3704 0044 0532 0130 00"
+
+
+@pytest.mark.parametrize(
+    "messages,options",
+    [
+        ([Message("assistant", (ToolUseBlock("1", "pay", {"to": [{"iban": IBAN}]}),))], {}),
+        ([Message("assistant", (ToolUseBlock("1", "pay", {IBAN: 1}),))], {}),
+        ([Message("assistant", (ToolUseBlock("1", "pay", {}, malformed=IBAN),))], {}),
+        ([Message("user", (DocumentBlock("text/plain", b"hello", name=f"{IBAN}.txt"),))], {}),
+        ([], {"client_tools": (Tool("pay", f"Pays to {IBAN}.", {"type": "object"}),)}),
+        ([], {"client_tools": (Tool("pay", None, {"type": "object", "default": IBAN}),)}),
+        ([], {"options": Options(stop=(IBAN,))}),
+        ([], {"options": Options(response_format=ResponseFormat(schema={"const": IBAN}))}),
+        ([], {"options": Options(extra={"metadata": {"account": IBAN}})}),
+    ],
+)
+def test_r16_whatever_would_be_sent_besides_words_is_looked_through_too(
+    messages: list[Message], options: dict[str, object]
+) -> None:
+    brought = [Message("user", "hello"), *messages, Message("user", "go on")]
+    turn = Turn(messages=encode_open(brought))
+
+    looked_at = newest_input([turn], TurnOptions(**options), slots())  # type: ignore[arg-type]  # by name
+
+    assert CLASSIFIER.classify(looked_at).private
+    assert not CLASSIFIER.classify(newest_input([newest("go on")], TurnOptions(), slots())).private
 
 
 class Counting(PrivacyGate):

@@ -97,6 +97,19 @@ async def test_the_callers_tool_hides_one_of_the_hub_with_its_name() -> None:
     assert RUNS == []
 
 
+async def test_a_call_that_cannot_be_read_is_not_handed_over_nor_is_what_stands_beside_it() -> None:
+    broken = ToolUseBlock("1", "weather", {}, malformed='{"city": ')
+    whole = ToolUseBlock("2", "weather", {"city": "Oslo"})
+    provider = ScriptedProvider(Reply(content=(broken, whole), stop_reason="tool_use"), "sorry")
+
+    answer = await ask(provider)
+
+    assert answer.text == "sorry"
+    assert answer.client_calls == ()
+    told = [b for m in provider.requests[1].messages for b in m.content if isinstance(b, ToolResultBlock)]
+    assert [result.is_error for result in told] == [True, True]
+
+
 async def test_r11_a_model_that_cannot_use_tools_refuses_the_callers() -> None:
     turn = TurnOptions(route="local", client_tools=(WEATHER,))
 

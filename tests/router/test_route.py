@@ -460,6 +460,8 @@ async def test_t1_r13_one_event_tells_of_the_turn() -> None:
         "provider": "mine",
         "status": "ok",
         "session_id": "s1",
+        "turn": None,
+        "owner": "local",
         "reason": None,
         "causes": "forced",
         "tokens_unknown": False,

@@ -19,8 +19,11 @@ _COMMANDS = {
     "eval": "Measure how well the router decides. No model is called.",
     "explain": "Say where a turn would go and why, without sending anything.",
     "mcp": "Look at the MCP servers, approve their changes, log in to them.",
+    "mcp-server": "Offer sessions to an MCP client that starts this command.",
     "model": "Install the embedded model.",
+    "serve": "Serve sessions and models over HTTP, for OpenAI and Anthropic clients too.",
     "sessions": "List, show, continue, fork and delete earlier conversations.",
+    "token": "Make, list and revoke the tokens of `mead serve`.",
     "tools": "List the tools of the MCP servers, and whether a turn sees them.",
     "usage": "Show how many tokens the calls took, and what they cost.",
 }
@@ -35,7 +38,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = importlib.import_module(f"mead.cli.{cmd_name}").command
+        command = importlib.import_module(f"mead.cli.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

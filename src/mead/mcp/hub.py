@@ -152,20 +152,10 @@ class ToolHub:
         try:
             result = await entry.run(arguments, _time_left_s(options))
         finally:
+            if telemetry.listened(telemetry.TOOL_CALL):
+                _tell(entry, result, options, time.perf_counter() - started)
             await scope.tool_finished(
                 call_id, entry.name, is_error=result.is_error, unknown=result.kind in ("lost", "timeout")
-            )
-            telemetry.emit(
-                telemetry.TOOL_CALL,
-                {"duration": time.perf_counter() - started},
-                {
-                    "tool": entry.name,
-                    "server": entry.server,
-                    "effect": effect,
-                    "status": "error" if result.is_error else "ok",
-                    "kind": result.kind,
-                    "session_id": options.session_id,
-                },
             )
         return result
 
@@ -359,6 +349,23 @@ class McpHub(ToolHub):
 def _time_left_s(options: TurnOptions) -> float | None:
     deadline = options.scope.deadline
     return None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+
+
+def _tell(entry: Entry, result: CallResult, options: TurnOptions, duration_s: float) -> None:
+    telemetry.emit(
+        telemetry.TOOL_CALL,
+        {"duration": duration_s},
+        {
+            "tool": entry.name,
+            "server": entry.server,
+            "effect": entry.effect.effect,
+            "status": "error" if result.is_error else "ok",
+            "kind": result.kind,
+            "session_id": options.session_id,
+            "turn": options.turn or None,
+            "owner": options.owner,
+        },
+    )
 
 
 def _egress(entry: Entry, arguments: dict[str, object], options: TurnOptions) -> EgressRecord:

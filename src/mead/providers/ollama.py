@@ -46,12 +46,13 @@ from mead.providers._adapter import (
     text_block,
     with_ids,
 )
+from mead.providers._embed import embed, read_ollama
 from mead.providers._errors import Sent, reason_in_body, unreadable
 from mead.providers._show import Show, remote, runs_elsewhere
 from mead.providers._sse import NdjsonParser
 from mead.providers._think import ThinkFilter
 from mead.providers.http import HttpClient
-from mead.providers.protocol import Known, OnDelta, Reply
+from mead.providers.protocol import Embeddings, Known, OnDelta, Reply
 
 DEFAULT_BASE_URL = "http://127.0.0.1:11434"
 SMALLEST_CONTEXT = 4096
@@ -137,6 +138,15 @@ class Ollama(HttpAdapter):
         if tools and facts.value.tools is False:
             return ToolsUnsupported(detail=f"Ollama says that {options.model} cannot use tools")
         return None
+
+    async def embed(self, texts: Sequence[str], options: Options) -> Result[Embeddings, ProviderReason]:
+        """The vectors of the texts, by `/api/embed`; a text that is too long for the model is an error."""
+        refusal = await self._refusal(Conversation.of(()), (), options)
+        if refusal is not None:
+            return Err(refusal)
+        return await embed(
+            self.client, "/api/embed", {"truncate": False}, texts, options, self.headers, read_ollama
+        )
 
     async def context_tokens(self, options: Options, prompt_bytes: int) -> int | None:
         """The longest context of the model, in tokens, where the prompt is of a size to ask."""

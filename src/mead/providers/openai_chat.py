@@ -47,12 +47,13 @@ from mead.providers._adapter import (
     text_block,
     with_ids,
 )
+from mead.providers._embed import embed, read_openai
 from mead.providers._errors import Sent, reason_in_body, unreadable
 from mead.providers._show import Show
 from mead.providers._sse import SseParser
 from mead.providers._think import ThinkFilter
 from mead.providers.http import HttpClient
-from mead.providers.protocol import Known, OnDelta, Reply
+from mead.providers.protocol import Embeddings, Known, OnDelta, Reply
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 _OPENAI_HOST = "api.openai.com:443"
@@ -164,6 +165,21 @@ class OpenAIChat(HttpAdapter):
         if ask and (await self._props(options)).tools is False:
             return ToolsUnsupported(detail="the server says that its model's template has no tools")
         return refusal
+
+    async def embed(self, texts: Sequence[str], options: Options) -> Result[Embeddings, ProviderReason]:
+        """The vectors of the texts, by `/embeddings`."""
+        refusal = await self._refusal(Conversation.of(()), (), options)
+        if refusal is not None:
+            return Err(refusal)
+        return await embed(
+            self.client,
+            "/embeddings",
+            {"encoding_format": "float"},
+            texts,
+            options,
+            self.headers,
+            read_openai,
+        )
 
     async def context_tokens(self, options: Options, prompt_bytes: int) -> int | None:
         """The context of a local llama.cpp server's model, where the prompt is of a size to ask."""

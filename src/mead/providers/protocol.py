@@ -4,10 +4,11 @@ A provider is any object with `complete`; `converse` and `converse_stream` are o
 conversation between calls, returns its failures, raises only for a bug, retries nothing, and lets
 `asyncio.CancelledError` pass at once.
 
-Five more things are optional: `aclose()` releases what it holds; `name` is what events and decisions call it;
-`context_tokens(options, prompt_bytes)` says how long the model's context is, so that a conversation can be
-fitted into it (`context_tokens_of`); `known(options)` says what is known of the model without asking anybody
-(`known_of`); `answers_with_results` says that what a tool said is its answer.
+Six more things are optional: `embed(texts, options)` makes embeddings; `aclose()` releases what it holds;
+`name` is what events and decisions call it; `context_tokens(options, prompt_bytes)` says how long the model's
+context is, so that a conversation can be fitted into it (`context_tokens_of`); `known(options)` says what is
+known of the model without asking anybody (`known_of`); `answers_with_results` says that what a tool said is
+its answer.
 """
 
 from __future__ import annotations
@@ -46,6 +47,13 @@ class Reply(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
+class Embeddings(Struct, frozen=True, kw_only=True):
+    """One vector for each text, in their order."""
+
+    vectors: tuple[tuple[float, ...], ...]
+    usage: Usage = Usage()
+
+
 class Provider(Protocol):
     """A model backend."""
 
@@ -80,6 +88,19 @@ class StreamingProvider(ConversingProvider, Protocol):
         the same content. When the stream fails midway, its reason is returned, and the fragments already
         delivered stay delivered.
         """
+
+
+class EmbeddingProvider(Provider, Protocol):
+    """A provider that also makes embeddings."""
+
+    async def embed(self, texts: Sequence[str], options: Options) -> Result[Embeddings, ProviderReason]:
+        """The vectors of the texts. Of the options `model`, `extra` (`dimensions`, say), `deadline` and what
+        belongs to the turn count. Fails as `complete` does."""
+
+
+def can_embed(provider: Provider) -> TypeGuard[EmbeddingProvider]:
+    """Whether the provider makes embeddings."""
+    return callable(getattr(provider, "embed", None))
 
 
 def can_converse(provider: Provider) -> TypeGuard[ConversingProvider]:

@@ -192,6 +192,8 @@ class _Routing:
                 "provider": attempts[-1].provider_name if attempts else decision.provider,
                 "status": "ok" if tag is None else "error",
                 "session_id": self._options.session_id,
+                "turn": self._options.turn or None,
+                "owner": self._options.owner,
                 "reason": tag,
                 "causes": ",".join([cause.code for cause in decision.causes]),
                 "tokens_unknown": usage.unknown,

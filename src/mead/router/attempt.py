@@ -26,6 +26,7 @@ from mead.core.messages import (
     Tool,
     ToolResultBlock,
     ToolUseBlock,
+    blocks_of,
     clean_text,
     text_of,
 )
@@ -52,12 +53,14 @@ from mead.router.health import is_passing
 from mead.router.slots import Slot
 from mead.router.views import CloudView, LocalView, ask
 from mead.router.window import fit, prompt_bytes, shorten_results
+from mead.telemetry.calls import tell_call
 
 MAX_PROVIDER_CALLS = 8
 """How many provider calls a turn may make (R6)."""
 
 _WITHHELD = "withheld: private"
 _MALFORMED = "The arguments are not a JSON object, so the tool was not run. Send them again."
+_BESIDE_MALFORMED = "Not run, since another call beside it could not be read. Send all of them again."
 _CUT_IN_A_CALL = "The token limit cut the reply off inside a tool call; the call was not run."
 _SAMPLE_TEMPERATURE = 0.8
 _log = logging.getLogger("mead.router")
@@ -97,6 +100,8 @@ class Attempt:
         self._holds = decision.may_escalate
         self._has_delivered = False
         self._has_replied = False
+        self._called_at: float | None = None
+        self._first_delta_s: float | None = None
         self._usages: list[Usage] = [] if after is None else after._usages
         self._calls_made: int = 0 if after is None else after._calls_made
         self._warnings: list[str] = [] if after is None else after._warnings
@@ -150,7 +155,8 @@ class Attempt:
         """The model answers or asks for tools, the results go back, until it answers (R6)."""
         messages = newest.decode()
         self._asked_messages = len(messages)
-        call_ids: set[str] = set()
+        # No id comes twice in a conversation that its client brings: results could not be told apart.
+        call_ids = {b.id for message in messages for b in blocks_of(message) if isinstance(b, ToolUseBlock)}
         for number in range(1 + self._calls_made, MAX_PROVIDER_CALLS + 1):
             result = await self._ask(encode(messages), tools)
             if isinstance(result, Err):
@@ -160,7 +166,8 @@ class Attempt:
             self.tool_calls += len(calls)
             if not calls or reply.stop_reason == "max_tokens":
                 return Ok(self._last_answer(messages, reply, cut_in_a_call=bool(calls)))
-            if any(call.name in self._client_tools for call in calls):
+            handed = [call for call in calls if call.name in self._client_tools]
+            if handed and all(call.malformed is None for call in handed):
                 return Ok(await self._handed_over(messages, reply, calls, tools))
             if number == MAX_PROVIDER_CALLS:
                 break  # nobody would read the results: the calls are not run
@@ -218,6 +225,8 @@ class Attempt:
         return result
 
     def _delta(self, text: str) -> None:
+        if self._first_delta_s is None and self._called_at is not None:
+            self._first_delta_s = time.perf_counter() - self._called_at
         if not self._holds:
             self._has_delivered = True
             self._scope.delta(text)
@@ -334,12 +343,13 @@ class Attempt:
         """Makes one provider call between its two ledger entries, whatever becomes of it (L1)."""
         self._calls_made = record.number
         await self._scope.call_opened(record)
-        started = time.perf_counter()
-        usage, status, unspent = None, "crashed", False
+        started = self._called_at = time.perf_counter()
+        self._first_delta_s = None
+        usage, status, unspent, stop_reason = None, "crashed", False, None
         try:
             result = await call()
             if isinstance(result, Ok):
-                usage, status = result.value.usage, "ok"
+                usage, status, stop_reason = result.value.usage, "ok", result.value.stop_reason
                 self._warnings.extend(result.value.warnings)
             else:
                 status = result.reason.tag
@@ -350,28 +360,35 @@ class Attempt:
         finally:
             if not unspent:  # a call that was sent and did not end well has cost nobody knows what
                 self._usages.append(usage or Usage())
-            self._tell(record, usage, status, time.perf_counter() - started)
+            self._called_at = None
+            self._tell(record, usage, status, time.perf_counter() - started, stop_reason)
             await self._scope.call_closed(record, usage, status)
         return result
 
-    def _tell(self, record: CallRecord, usage: Usage | None, status: str, duration_s: float) -> None:
+    def _tell(
+        self,
+        record: CallRecord,
+        usage: Usage | None,
+        status: str,
+        duration_s: float,
+        stop_reason: StopReason | None,
+    ) -> None:
         if not telemetry.listened(telemetry.PROVIDER_CALL):
             return
-        telemetry.emit(
-            telemetry.PROVIDER_CALL,
-            {
-                "duration": duration_s,
-                "input_tokens": usage.input_tokens if usage else None,
-                "output_tokens": usage.output_tokens if usage else None,
-            },
-            {
-                "route": record.route,
-                "provider": record.provider,
-                "model": record.model,
-                "status": "ok" if status == "ok" else "error",
-                "reason": None if status == "ok" else status,
-                "session_id": self._options.session_id,
-            },
+        tell_call(
+            operation="chat",
+            route=record.route,
+            provider=record.provider,
+            model=record.model,
+            usage=usage,
+            status=status,
+            duration_s=duration_s,
+            options=self._options,
+            call=record.number,
+            stop_reason=stop_reason,
+            streamed=self._options.stream and can_stream(self._provider),
+            first_delta_s=self._first_delta_s,
+            cost_usd=None if self._accounts is None else self._accounts.cost(record, usage)[0],
         )
 
     async def _run_calls(
@@ -397,6 +414,8 @@ class Attempt:
         """
         if call.malformed is not None:
             return _error(call, _MALFORMED)
+        if call.name in self._client_tools:  # it is handed over only with all others of its reply
+            return _error(call, _BESIDE_MALFORMED)
         if all(tool.name != call.name for tool in tools):
             return _error(call, unknown_tool(call.name, tools))
         options = msgspec.structs.replace(self._options, private=self._label == "local_only")

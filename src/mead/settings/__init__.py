@@ -30,6 +30,7 @@ from mead.settings._read import (
     read_serve,
     read_sessions,
     read_storage,
+    read_telemetry,
     refuse_code,
 )
 from mead.settings._reader import Reader, encodable, holds_literal_key
@@ -50,6 +51,7 @@ from mead.settings.values import (
     SlotSettings,
     SlotsSettings,
     StorageSettings,
+    TelemetrySettings,
 )
 
 FILE_NAME = "mead.toml"
@@ -99,6 +101,7 @@ def _build(
         mcp=_found_in(read_mcp(reader), found_in),
         storage=read_storage(reader),
         serve=read_serve(reader),
+        telemetry=read_telemetry(reader),
         prices=read_prices(reader),
         budgets=read_budgets(reader),
         data_folder=_data_folder(environ),
@@ -225,6 +228,7 @@ __all__ = [
     "SlotSettings",
     "SlotsSettings",
     "StorageSettings",
+    "TelemetrySettings",
     "load",
     "parse",
     "read_foreign",

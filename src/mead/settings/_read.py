@@ -30,6 +30,7 @@ from mead.settings.values import (
     SlotSettings,
     SlotsSettings,
     StorageSettings,
+    TelemetrySettings,
 )
 
 _NEEDS_MODEL = ("ollama", "openai", "anthropic")
@@ -163,16 +164,33 @@ _BUDGET: dict[str, Kind] = {
 }
 _BUDGET_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _STORAGE: dict[str, Kind] = {"url": kinds.store_url, "retention_days": kinds.count(1)}
+_TELEMETRY: dict[str, Kind] = {
+    "otel": kinds.flag,
+    "log_format": kinds.choice("text", "json"),
+    "owners": kinds.flag,
+}
 _LIMITS = ("concurrency", "queue", "requests_per_minute")
 _FALLBACK_KEYS = (*[name for name in _SLOT if name not in _LIMITS], *_OPTIONS, "options")
 _SLOT_KEYS = (*_SLOT, *_OPTIONS, "options", "fallbacks")
 
 KEYS: dict[KeyPath, tuple[str, ...]] = {
-    (): ("router", "sessions", "classifier", "embedded", "mcp", "prices", "budgets", "storage", "serve"),
+    (): (
+        "router",
+        "sessions",
+        "classifier",
+        "embedded",
+        "mcp",
+        "prices",
+        "budgets",
+        "storage",
+        "serve",
+        "telemetry",
+    ),
     ("sessions",): tuple(_SESSIONS),
     ("classifier",): tuple(_CLASSIFIER),
     ("embedded",): tuple(_EMBEDDED),
     ("serve",): tuple(_SERVE),
+    ("telemetry",): tuple(_TELEMETRY),
     ("router",): ("handler", "slots", "options", "escalation"),
     ("router", "escalation"): tuple(_ESCALATION),
     ("router", "options"): tuple(_OPTIONS),
@@ -221,6 +239,11 @@ def read_serve(reader: Reader) -> ServeSettings:
 def read_storage(reader: Reader) -> StorageSettings:
     """The table [storage]."""
     return StorageSettings(**reader.take(("storage",), _STORAGE))
+
+
+def read_telemetry(reader: Reader) -> TelemetrySettings:
+    """The table [telemetry]."""
+    return TelemetrySettings(**reader.take(("telemetry",), _TELEMETRY))
 
 
 def read_mcp(reader: Reader) -> McpSettings:

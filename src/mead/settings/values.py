@@ -307,6 +307,15 @@ class StorageSettings(Struct, frozen=True, kw_only=True):
     retention_days: int | None = None
 
 
+class TelemetrySettings(Struct, frozen=True, kw_only=True):
+    """What operators are shown. `otel` sends spans and metrics by OTLP, `log_format` is that of the server's
+    log lines, `owners` says whether spans and metrics name the owner of a turn."""
+
+    otel: bool = False
+    log_format: Literal["text", "json"] = "text"
+    owners: bool = False
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """Everything that can be set. `source` is the file it came from, `warnings` are sentences about it.
     `discovered` says that the file lay in the working folder and nobody named it."""
@@ -320,6 +329,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     budgets: tuple[BudgetSettings, ...] = ()
     storage: StorageSettings = StorageSettings()
     serve: ServeSettings = ServeSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     data_folder: Path = field(default_factory=lambda: platformdirs.user_data_path("mead"))
     source: Path | None = None
     discovered: bool = False

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from mead.core.messages import (
@@ -19,10 +20,12 @@ from mead.core.messages import (
     TextBlock,
     Tool,
     ToolResultBlock,
+    ToolUseBlock,
     blocks_of,
     text_of,
 )
 from mead.core.options import TurnOptions
+from mead.core.repair import encodable
 from mead.core.turns import Cause, Finding, Turn, Verdict
 from mead.router.slots import Slots
 
@@ -78,8 +81,7 @@ def newest_input(
     """What a classifier may look at of the newest of `turns`."""
     messages = turns[-1].decode()
     texts, unreadable = texts_of(messages)
-    if options.options.system:
-        texts.append(options.options.system)
+    texts += texts_besides(options)
     return ClassifierInput(
         question=_question(messages),
         texts=tuple(texts),
@@ -129,22 +131,43 @@ def texts_of(messages: Sequence[Message], *, answers: bool = True) -> tuple[list
         if message.role == "assistant" and not answers:
             continue
         for block in blocks_of(message):
-            text = _text_in(block)
-            if text is not None:
-                texts.append(text)
+            found = _texts_in(block)
+            if found is not None:
+                texts += found
             elif message.role == "user":
                 unreadable += 1
     return texts, unreadable
 
 
-def _text_in(block: Block) -> str | None:
-    if isinstance(block, TextBlock):
-        return block.text
-    if isinstance(block, ToolResultBlock):
-        return block.content
-    if isinstance(block, DocumentBlock) and block.media_type.startswith("text/"):
-        return block.data.decode(errors="replace")
-    return None
+def _texts_in(block: Block) -> list[str] | None:
+    """The texts in a block; `None` for one that cannot be looked into."""
+    match block:
+        case TextBlock(text=text) | ToolResultBlock(content=text):
+            return [text]
+        case ToolUseBlock():
+            return [block.name, _written(block.input), *([block.malformed] if block.malformed else [])]
+        case DocumentBlock() if block.media_type.startswith("text/"):
+            return [block.data.decode(errors="replace"), *([block.name] if block.name else [])]
+        case _:
+            return None
+
+
+def _written(value: object) -> str:
+    """Something as JSON, with its letters as they are."""
+    return msgspec.json.encode(encodable(value)).decode()
+
+
+def texts_besides(options: TurnOptions) -> list[str]:
+    """What is sent besides the messages: system prompt, the caller's tools, texts to stop at, a format."""
+    chosen = options.options
+    texts = [chosen.system] if chosen.system else []
+    texts += [_written(tool) for tool in options.client_tools]
+    texts += chosen.stop or ()
+    if chosen.response_format is not None:
+        texts.append(_written(chosen.response_format))
+    if chosen.extra:
+        texts.append(_written(chosen.extra))
+    return texts
 
 
 def _question(messages: Sequence[Message]) -> str:
