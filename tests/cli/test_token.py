@@ -24,7 +24,7 @@ def test_a_token_is_shown_once_and_only_its_hash_is_kept(tokens: Tokens) -> None
     assert status == 0
     assert found is not None
     assert found.scopes == {"chat", "approve"}
-    secret = made["token"].rpartition("_")[2]
+    secret = made["token"].split("_", 2)[2]
     assert secret not in tokens.path.read_text()
     assert tokens.path.stat().st_mode & 0o777 == 0o600
     listed = run("token", "list").stdout
@@ -92,7 +92,7 @@ def test_what_is_done_to_tokens_stands_in_the_audit_chain_without_their_secret()
         "token.create",
         "token.revoke",
     ]
-    assert made["token"].rpartition("_")[2] not in str(rows)
+    assert made["token"].split("_", 2)[2] not in str(rows)
 
 
 def test_without_a_token_it_says_how_to_make_one() -> None:

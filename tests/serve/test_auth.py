@@ -227,7 +227,7 @@ async def test_t3_no_token_appears_in_logs_events_answers_or_reprs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     record, token = tokens.create("hidden", scopes=SCOPES)
-    secret = token.rpartition("_")[2]
+    secret = token.split("_", 2)[2]
     events: list[telemetry.Event] = []
     detach = telemetry.attach(events.append)
     seen = []

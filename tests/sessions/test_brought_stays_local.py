@@ -161,7 +161,7 @@ def test_the_clients_of_this_test_do_what_it_is_about() -> None:
 
 
 def test_without_fingerprints_their_private_text_would_leak(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def see_nothing(*_: object) -> Brought:
+    async def see_nothing(*_: object, **besides: object) -> Brought:
         return Brought(findings=(), looked_for=frozenset())
 
     monkeypatch.setattr(PrivateTexts, "look", see_nothing)
