@@ -59,13 +59,16 @@ class Served:
                 return error.code, json.load(error)
 
     def end(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            _, rest = self.process.communicate(timeout=30)
-        finally:
-            self.process.kill()
-        self.said += rest
-        return self.process.returncode
+        assert self.process.stderr is not None
+        if not self.process.stderr.closed:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(30)
+            finally:
+                self.process.kill()
+            with self.process.stderr as rest:
+                self.said += rest.read()
+        return self.process.wait()
 
 
 @pytest.fixture

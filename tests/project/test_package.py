@@ -26,6 +26,8 @@ HEAVY = (
     "httpx",
     "pydantic",
     "rich",
+    "opentelemetry",
+    "prometheus_client",
 )
 
 

@@ -129,7 +129,11 @@ async def test_t3_a_request_is_counted_and_nothing_of_it_is_shown(tmp_path: Path
     _, token = tokens.create("all", owner=str(owner), scopes=("chat", "admin"))
     runtime = mead.Runtime(settings, slots=slots(local), tools=[lookup])
     async with client_of(make_app(runtime, tokens), token) as client:
-        body = {"model": "mead-local", "messages": [{"role": "user", "content": str(question)}]}
+        body = {
+            "model": "mead-local",
+            "messages": [{"role": "user", "content": str(question)}],
+            "mead": {"tools": "read"},
+        }
         answered = await client.post("/v1/chat/completions", json=body)
         shown = (await client.get("/metrics")).text
 

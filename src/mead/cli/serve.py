@@ -85,9 +85,11 @@ def _run(settings: Settings, *, no_auth: bool) -> None:
     )
     # The server raises the signal again that has stopped it, which would end the process before its time.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    with listening, contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listening])
-    finish_telemetry()
+    try:
+        with listening, contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        finish_telemetry()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mead.serve.errors import Problem, answer, native_shape
+from mead.telemetry.context import REQUEST_ID
 
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 64 * 1024
@@ -48,6 +50,9 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        request_id = secrets.token_hex(8)
+        REQUEST_ID.set(request_id)
+        send = _with_id(send, request_id)
         headers = Headers(scope=scope)
         problem = self._problem(headers, str(scope.get("scheme", "http")))
         if problem is not None:
@@ -101,6 +106,18 @@ class Guard:
             return message
 
         return limited
+
+
+def _with_id(send: Send, request_id: str) -> Send:
+    """Sends a response with the id that the log lines of its request have."""
+    header = (b"x-request-id", request_id.encode())
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), header]
+        await send(message)
+
+    return sending
 
 
 def _name_of(host: str) -> str:

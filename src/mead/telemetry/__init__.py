@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from mead.telemetry.events import NAMES, PROVIDER_CALL, ROUTE, SERVER, TOOL_CALL, TURN, Event
+from mead.telemetry.events import NAMES, PROVIDER_CALL, ROUTE, SERVER, STAGE, TOOL_CALL, TURN, Event
 
 EventHandler: TypeAlias = Callable[[Event], object]
 
@@ -71,6 +71,7 @@ __all__ = [
     "PROVIDER_CALL",
     "ROUTE",
     "SERVER",
+    "STAGE",
     "TOOL_CALL",
     "TURN",
     "Event",

@@ -1,0 +1,5 @@
+"""The version that telemetry names."""
+
+from importlib.metadata import version
+
+VERSION = version("mead-runtime")
