@@ -25,7 +25,8 @@ WORDS = (
     "The committee asked the engineers to compare three designs for the new bridge, weigh the cost of steel "
     "against that of concrete, and explain which of them would last longest in a coastal climate. Summarise "
     "the main arguments in one page, list open questions, and suggest how the remaining risk could be "
-    "measured before the work begins next spring, in words that readers without any training can easily follow. "
+    "measured before the work begins next spring, in words that readers without any training can easily "
+    "follow. "
 )
 PROMPT = WORDS[:400]
 ROUNDS = 300
@@ -77,9 +78,7 @@ def main() -> None:
         judged(classifier, f"{length} {text}")
         took = time.perf_counter() - started
         share = took / length * 400 / both
-        print(
-            f"fresh text, {length:>7,} characters         {took * 1e3:8.3f} ms   {share:5.2f} x a prompt per 400"
-        )
+        print(f"fresh text, {length:>7,} characters         {took * 1e3:8.3f} ms   {share:5.2f} x, per 400")
     slots = Slots(local=Slot(Echo()), cloud=Slot(Echo()))
     turns = [
         Turn(messages=encode_exchange(encode_user(f"{n} {PROMPT}"), PROMPT), route="cloud", label="shareable")

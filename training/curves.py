@@ -1,4 +1,4 @@
-"""Draws the cross-validated curves of both models for the documentation: python -m training.curves DATA FOLDER.
+"""Draws the cross-validated curves of both models for the documents: python -m training.curves DATA FOLDER.
 
 `mead eval --plot` draws those of the weights as they are, which flatters them on the data of the training.
 """
