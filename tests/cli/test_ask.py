@@ -60,7 +60,7 @@ def test_an_attached_text_stands_under_its_name(home: Path) -> None:
 
     result = run("ask", "compare", "--attach", "a.txt", "--attach", "b.md", text="three")
 
-    assert result.stdout == "compare\n\na.txt:\none\n\nb.md:\ntwo\n\nthree\n"
+    assert result.stdout == "compare\n\na.txt:\n\none\n\nb.md:\n\ntwo\n\nthree\n"
 
 
 def test_an_attached_picture_goes_to_the_model_as_one(
@@ -152,6 +152,7 @@ def test_json_is_one_object_with_all_there_is_to_know(
         "withheld": 0,
         "tools": [],
         "emulates_tools": False,
+        "not_known": [],
     }
     assert answer == {
         "ok": True,

@@ -325,7 +325,7 @@ def test_an_attached_file_goes_with_the_next_turn_and_with_no_other(home: Path) 
 
     result = run("chat", text="/attach a.txt\nlook\nagain\n")
 
-    assert result.stdout == "look\n\na.txt:\ninside\nagain\n"
+    assert result.stdout == "look\n\na.txt:\n\ninside\nagain\n"
     assert "a.txt goes with the next turn.\n" in result.stderr
 
 
@@ -333,7 +333,7 @@ def test_an_attached_file_goes_with_the_next_turn_and_with_no_other(home: Path) 
 def test_an_attached_file_can_be_the_whole_turn(home: Path) -> None:
     (home / "a.txt").write_text("inside")
 
-    assert run("chat", text="/attach a.txt\n\n").stdout == "a.txt:\ninside\n"
+    assert run("chat", text="/attach a.txt\n\n").stdout == "a.txt:\n\ninside\n"
 
 
 def test_explain_in_a_chat_sends_nothing_and_knows_what_is_withheld(

@@ -75,6 +75,7 @@ def test_json_holds_the_decision() -> None:
             "withheld": 0,
             "tools": [],
             "emulates_tools": False,
+            "not_known": [],
         },
         "refused": None,
     }

@@ -211,6 +211,8 @@ async def test_what_cannot_be_done_from_afar_says_so() -> None:
             await runtime.delete_owner()
         with pytest.raises(ValueError, match="handler"):
             await runtime.start_session(handler=mead.EchoHandler())
+        with pytest.raises(ValueError, match="idempotency key"):
+            await runtime.start_session(idempotency_key="k")
     with pytest.raises(ValueError, match="http"):
         mead.connect("localhost:4141")
 

@@ -10,11 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mead.core.conversation import encode, encode_open
-from mead.core.messages import DocumentBlock, ImageBlock, Message, TextBlock, Tool, ToolUseBlock
+from mead.core.messages import (
+    DocumentBlock,
+    ImageBlock,
+    Message,
+    TextBlock,
+    Tool,
+    ToolResultBlock,
+    ToolUseBlock,
+)
 from mead.core.options import Options, ResponseFormat, TurnOptions
 from mead.core.turns import Cause, Finding, Turn, Verdict
 from mead.router import AutoClassifier
-from mead.router.classifier import ClassifierInput, judge, newest_input, scanner
+from mead.router.classifier import ClassifierInput, judge, newest_input, scanner, texts_of
+from mead.router.classifier.difficulty import Difficulty, DifficultyModel
 from mead.router.classifier.gate import PrivacyGate
 from mead.router.classifier.make import make_classifier
 from mead.router.classifier.traffic import ORDINARY_TURNS, REMEMBERED_TURNS, Traffic
@@ -70,6 +79,13 @@ def test_r01_a_marker_keeps_a_turn_local(marker: str) -> None:
     assert verdict(marker + HARD).private
 
 
+def test_a_part_of_a_class_is_no_marker() -> None:
+    code = "Explain this.\n\nclass A {\npublic:\n  int a();\n\nprivate:\n  int b;\n};"
+
+    assert not verdict(code).private
+    assert verdict("Explain this.\n\nprivate: my plan").private
+
+
 def test_r01_a_marker_sends_a_turn_to_the_cloud() -> None:
     assert verdict("[cloud] hello").route == "cloud"
     assert verdict(f"[cloud] hello {CARD}").route == "local", "privacy comes first"
@@ -93,6 +109,15 @@ def test_a_share_of_nothing_is_local_and_of_everything_is_cloud() -> None:
 
     assert never.classify(turn).route == "local"
     assert always.classify(turn).route == "cloud"
+
+
+def test_a_share_of_nothing_is_local_whatever_the_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    hardest = Difficulty(gain=1.0, score=1.0, uncertain=False, contributions=())
+    monkeypatch.setattr(DifficultyModel, "judge", lambda *_, **__: hardest)
+    turn = ClassifierInput(question=HARD, texts=(HARD,))
+
+    assert AutoClassifier(cloud_share=0).classify(turn).route == "local"
+    assert AutoClassifier(cloud_share=0.01).classify(turn).route == "cloud"
 
 
 def test_a_turn_that_cannot_be_judged_stays_local() -> None:
@@ -135,6 +160,97 @@ def test_r16_a_secret_in_two_messages_is_found_where_they_meet() -> None:
     assert "api_key" not in {
         finding.kind for finding in (*verdict(first).findings, *verdict(second).findings)
     }
+
+
+@pytest.mark.parametrize(
+    "first,second",
+    [
+        ("Number part one: 4012 8888", "Second part: 8888 1881. Is the checksum right?"),
+        ("Use key AKIAIOSFOD", "NN7QPLMXZK please"),
+    ],
+)
+def test_r16_a_secret_in_two_messages_of_one_request_is_found(first: str, second: str) -> None:
+    asked = [Message("user", first), Message("assistant", "ok"), Message("user", second)]
+    told = [
+        Message("user", first),
+        Message("assistant", (ToolUseBlock("c1", "next", {}),)),
+        Message("user", (ToolResultBlock("c1", second),)),
+    ]
+
+    put_together = [Message("user", first), Message("user", second)]
+
+    for messages in (asked, told, put_together):
+        turn = Turn(messages=encode(messages))
+        assert CLASSIFIER.classify(newest_input([turn], TurnOptions(), slots())).private
+
+
+@pytest.mark.parametrize("prefix", ["", "\ufeff", "\u200b", "Some context.\n\n", "Some context.\r\n \r\n  "])
+@pytest.mark.parametrize(
+    "marker", ["private: ", "[Local] ", "confidential\uff1a", "\uff50rivate:", "ACME-only "]
+)
+def test_r16_a_marker_counts_at_the_start_of_every_paragraph(prefix: str, marker: str) -> None:
+    classifier = AutoClassifier(gate=PrivacyGate(prefixes=["acme-only"]))
+    text = f"{prefix}{marker}the picnic is on Friday"
+
+    assert classifier.classify(ClassifierInput(question=text, texts=(text,))).private
+
+
+@pytest.mark.parametrize("text", ["it is private: no", "a list:\nprivate: no", "a list:\r\nlocal: no"])
+def test_a_marker_inside_a_paragraph_is_none(text: str) -> None:
+    assert "marker" not in {cause.code for cause in verdict(text).causes}
+
+
+def test_r16_a_marker_survives_that_messages_are_put_together() -> None:
+    brought = [Message("user", "Some context."), Message("user", "private: say hello")]
+
+    found = CLASSIFIER.classify(newest_input([Turn(messages=encode(brought))], TurnOptions(), slots()))
+
+    assert found.private
+
+
+def test_the_marker_for_the_cloud_counts_at_the_start_of_the_question_only() -> None:
+    assert verdict("\ufeffcloud: hello").causes[0].code == "marker"
+    assert verdict(f"{EASY}\n\ncloud: hello").causes[0].code != "marker"
+    assert verdict(EASY, "cloud: hello").causes[0].code != "marker"
+
+
+@pytest.mark.parametrize(
+    "call_id",
+    ["call_4012888888881881", "4012-8888-8888-1881", "call_4012-8888-8888-1881", "ada@somewhere.org"],
+)
+def test_r16_an_id_of_a_call_is_looked_at(call_id: str) -> None:
+    messages = [
+        Message("user", EASY),
+        Message("assistant", (ToolUseBlock(call_id, "clock", {}),)),
+        Message("user", (ToolResultBlock(call_id, "noon"),)),
+    ]
+
+    looked_at = newest_input([Turn(messages=encode(messages))], TurnOptions(), slots())
+
+    assert CLASSIFIER.classify(looked_at).private
+
+
+@pytest.mark.parametrize(
+    "call_id",
+    [
+        *(
+            "toolu_01A09q90qw90lq917835lq9X",
+            "call_62136355",
+            "call_1",
+            "call_abcdefghijKLMNOP12345678",
+            "a1b2C3d4E",
+        ),
+        *(
+            "fc_68a1b2c3d4e5f60718293a4b5c6d7e8f9012345678901234",
+            "chatcmpl-tool-0123456789abcdef0123456789abcdef",
+        ),
+        *("functions.clock:0", "0b7f9a52-3c1d-4e8f-9a6b-1c2d3e4f5a6b", "function-call-4012888888881881234"),
+    ],
+)
+def test_the_ids_that_services_make_are_not_private(call_id: str) -> None:
+    messages = [Message("assistant", (ToolUseBlock(call_id, "clock", {}),))]
+
+    assert texts_of(messages)[0] == ["clock", "{}"]
 
 
 def test_an_attachment_that_cannot_be_looked_into_is_private() -> None:
@@ -301,6 +417,18 @@ def test_older_turns_fade() -> None:
 
     assert before < 0.2
     assert traffic.threshold(0.3) > 0.9
+
+
+def test_older_turns_fade_in_the_file_too(tmp_path: Path) -> None:
+    traffic = Traffic("v1", file := tmp_path / "traffic.json")
+    for _ in range(5 * REMEMBERED_TURNS):
+        traffic.note(0.1)
+    for _ in range(3 * REMEMBERED_TURNS):
+        traffic.note(0.9)
+    traffic.save()
+
+    assert sum(msgspec.json.decode(file.read_bytes())["counts"]) < REMEMBERED_TURNS
+    assert Traffic("v1", file).threshold(0.3) > 0.9
 
 
 def test_what_was_learned_is_kept_and_shared(tmp_path: Path) -> None:

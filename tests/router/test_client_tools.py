@@ -68,6 +68,17 @@ async def test_calls_of_both_kinds_are_not_mixed_up() -> None:
     assert answer.label == "local_only", "a tool has told the local model something"
 
 
+async def test_r10_a_turn_whose_local_model_asks_the_caller_is_local_only() -> None:
+    turn = TurnOptions(client_tools=(WEATHER,))
+    local = ScriptedProvider(calls("weather"))
+
+    result = await route([newest("how are you?")], None, turn, slots(local), ToolHub([]))
+
+    assert isinstance(result, Ok)
+    assert result.value.decision is not None
+    assert (result.value.decision.label, result.value.label) == ("shareable", "local_only")
+
+
 async def test_what_the_hub_did_before_is_handed_over_too() -> None:
     provider = ScriptedProvider(calls("clock"), calls("weather"))
 

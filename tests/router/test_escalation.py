@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mead.router
 from mead import telemetry
 from mead.core.messages import TextBlock
 from mead.core.options import Options, ResponseFormat, TurnOptions
 from mead.core.reasons import HttpStatus
-from mead.core.result import Ok
+from mead.core.result import Err, Ok
 from mead.core.turns import Answer, Cause, Finding, NoHub, Turn, Verdict
 from mead.core.usage import Usage
 from mead.mcp.functions import tool
@@ -211,6 +213,60 @@ async def test_a_cloud_model_that_fails_leaves_the_local_answer() -> None:
     assert (answer.text, answer.route) == ("It is n", "local")
     assert "http_status" in answer.warnings[-1]
     assert answer.usage.unknown or answer.usage.input_tokens == 3
+
+
+async def test_a_stream_shows_nothing_of_a_cloud_answer_that_fails_midway() -> None:
+    class Broken(ScriptedProvider):
+        async def converse_stream(self, messages, tools, options, on_delta):  # type: ignore[no-untyped-def]  # as above it
+            on_delta("Paris is ")
+            return Err(HttpStatus(status=503))
+
+    local, _ = pair(REFUSES)
+    scope = Deltas()
+
+    answer = await ask(local, Broken(name="large"), stream=True, scope=scope)
+
+    assert answer.text == REFUSES
+    assert scope.heard == [REFUSES]
+
+
+async def test_a_cloud_model_that_takes_too_long_leaves_the_local_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # What is kept of the time is nearly all here, so that a slow machine is no failure.
+    monkeypatch.setattr(mead.router, "_KEPT_S", 59.9)
+    monkeypatch.setattr(mead.router, "_KEPT_SHARE", 1.0)
+
+    class Slow(ScriptedProvider):
+        async def converse_stream(self, *_):  # type: ignore[no-untyped-def]  # it takes anything
+            await asyncio.Event().wait()
+
+        complete = converse = converse_stream
+
+    local, _ = pair(REFUSES)
+    scope = Deltas()
+    scope.deadline = asyncio.get_running_loop().time() + 60
+
+    answer = await ask(local, Slow(name="large"), scope=scope)
+
+    assert (answer.text, answer.route) == (REFUSES, "local")
+    assert "timeout" in answer.warnings[-1]
+    assert asyncio.get_running_loop().time() < scope.deadline
+
+
+async def test_a_cloud_model_that_raises_leaves_the_local_answer(caplog: pytest.LogCaptureFixture) -> None:
+    class Raising(ScriptedProvider):
+        async def complete(self, *_):  # type: ignore[no-untyped-def]  # it takes anything
+            raise RuntimeError("what time" + " is it?")
+
+    local, _ = pair(REFUSES)
+
+    answer = await ask(local, Raising(name="large"))
+
+    assert (answer.text, answer.route) == (REFUSES, "local")
+    assert "crashed" in answer.warnings[-1]
+    assert "crashed with RuntimeError" in caplog.text
+    assert "what time is it?" not in caplog.text
 
 
 async def test_without_a_cloud_model_nothing_escalates() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from mead.core.result import Err, Ok
 from mead.core.turns import Answer, Decision, Turn
 from mead.mcp.functions import tool
 from mead.mcp.hub import ToolHub
-from mead.router import AutoClassifier, Refused, explain, route
+from mead.router import AutoClassifier, Refused, Slots, explain, route
 from mead.settings import EscalationSettings
 from mead.testing import ScriptedProvider
 from support import newest, past, slots
@@ -87,10 +88,27 @@ def test_r18_what_is_explained_is_what_is_done(
         assert done == Err(told.reason)
         assert local.requests == cloud.requests == []
     elif isinstance(done, Ok):
-        assert _of(done.value) == told
+        # A turn that is done asks for what an explanation can only say is not known.
+        assert _of(done.value) == msgspec.structs.replace(told, not_known=())
     else:
         assert done.reason.tag == "context_overflow"
         assert not isinstance(done.reason, HttpStatus)
+
+
+def test_r18_what_nobody_knows_yet_is_said_to_be_unknown() -> None:
+    both = slots(ScriptedProvider(name="l"), ScriptedProvider(name="c"))
+    known = slots(ScriptedProvider(name="l", context_tokens=100_000), ScriptedProvider(name="c"))
+
+    def unknown(text: str, slots: Slots, **options: object) -> list[str]:
+        told = explain([newest(text)], TurnOptions(**options), slots, ToolHub([]))  # type: ignore[arg-type]  # by name
+        assert not isinstance(told, Refused)
+        return [cause.code for cause in told.not_known]
+
+    assert unknown("word " * 3_000, both) == ["context_not_known"]
+    assert unknown("word " * 3_000, known) == []
+    assert unknown("hello", both) == [], "it fits every context"
+    assert unknown("cloud: " + "word " * 3_000, both) == [], "it does not matter"
+    assert unknown("word " * 3_000, both, route="cloud") == []
 
 
 def _of(answer: Answer) -> Decision:

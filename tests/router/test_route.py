@@ -474,6 +474,22 @@ async def test_t1_r13_one_event_tells_of_the_turn() -> None:
     assert duration > 0
 
 
+async def test_t3_the_event_of_a_cancelled_turn_quotes_no_foreign_message() -> None:
+    class Waiting(ScriptedProvider):
+        async def complete(self, *_):  # type: ignore[no-untyped-def]  # it takes anything
+            await asyncio.Event().wait()
+
+    with heard(telemetry.ROUTE) as events:
+        for message in ("Cancelled by the scope of SECRET", "shutting_down"):
+            task = asyncio.create_task(route(TURNS, None, LOCAL, slots(Waiting()), NoHub()))
+            await asyncio.sleep(0)
+            task.cancel(message)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    assert [event.metadata["reason"] for event in events] == ["cancelled", "shutting_down"]
+
+
 async def test_r13_a_failure_an_empty_slot_and_a_cancel_have_their_event() -> None:
     failing = ScriptedProvider(HttpStatus(status=500))
     asked = asyncio.Event()

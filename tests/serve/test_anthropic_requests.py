@@ -28,9 +28,6 @@ USER = {"role": "user", "content": "hi"}
 TOOL = {"name": "t", "input_schema": {"type": "object"}}
 CALL = {"type": "tool_use", "id": "c1", "name": "t", "input": {}}
 RESULT = {"type": "tool_result", "tool_use_id": "c1", "content": "done"}
-DEEP: Any = {}
-for _ in range(200):
-    DEEP = {"a": DEEP}
 
 
 @pytest.fixture
@@ -83,7 +80,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"inference_geo": "eu"}, "inference_geo"),
     ({"metadata": {"name": "Ann"}}, "name"),
     ({"output_config": {"task_budget": {"total": 1}}}, "output_config.task_budget"),
-    ({"output_config": {"format": {"type": "json_schema", "schema": DEEP}}}, "output_config.format.schema"),
     ({"output_format": {"type": "json_schema", "schema": {}}}, "output_format"),
     ({"thinking": {"type": "sometimes"}}, "thinking.type"),
     ({"mead": {"tools": "all"}}, "mead.tools"),
@@ -92,7 +88,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
     ({"tools": [TOOL, TOOL]}, "tools[1].name"),
     ({"tools": [{**TOOL, "input_schema": {"type": "array"}}]}, "tools[0].input_schema.type"),
-    ({"tools": [{**TOOL, "input_schema": {"type": "object", "x": DEEP}}]}, "tools[0].input_schema"),
     ({"tools": [{**TOOL, "defer_loading": True}]}, "defer_loading"),
     ({"tools": [{**TOOL, "allowed_callers": ["code_execution_20260120"]}]}, "allowed_callers"),
     ({"tools": [{**TOOL, "colour": "red"}]}, "colour"),
@@ -113,8 +108,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [USER, *blocks(RESULT, role="assistant"), USER]}, "messages[1].content[0]"),
     ({"messages": [USER, *blocks(image(**PNG), role="assistant")]},
      "messages[1].content[0]"),
-    ({"messages": [USER, *blocks({**CALL, "input": DEEP}, role="assistant"), *blocks(RESULT)]},
-     "messages[1].content[0].input"),
     ({"messages": [USER, *blocks({**CALL, "input": [1]}, role="assistant"), *blocks(RESULT)]},
      "messages[1].content[0].input"),
     ({"messages": blocks({**CALL, "type": "server_tool_use"})}, "server_tool_use"),

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 import mead
 from mead import telemetry
+from mead.router import Slot, Slots
 from mead.serve.app import make_app
 from mead.serve.endpoint import Server
 from mead.serve.tokens import SCOPES, Scope, Tokens
@@ -249,3 +250,46 @@ async def test_t3_no_token_appears_in_logs_events_answers_or_reprs(
     seen += [caplog.text, repr(events), repr(record), repr(tokens.records()), repr(server.__dict__)]
     # A client that sends its token as the name of a model is told of the name's place, not of the name.
     assert [text for text in seen if secret in text] == []
+
+
+async def test_a_token_s_models_hold_for_the_model_of_a_session_too(tmp_path: Path, tokens: Tokens) -> None:
+    local = ScriptedProvider(otherwise="local says")
+    listed = Slots(local=Slot(local, models=("small", "big")), cloud=None)
+    runtime = mead.Runtime(mead.Settings(data_folder=tmp_path), slots=listed)
+    transport = httpx.ASGITransport(app=make_app(runtime, tokens, owns_runtime=False))
+    _, token = tokens.create("one", models=["mead-local", "local/small"])
+    others = await runtime.start_session(options=mead.Options(model="big"))
+    good = await runtime.start_session(options=mead.Options(model="small"))
+
+    async with httpx.AsyncClient(transport=transport, base_url=BASE, headers=bearer(token)) as client:
+        body = {"options": {"model": "big"}}
+        started = await client.post("/api/sessions", json=body)
+        also = await client.post("/api/sessions", json={"options": {"model": "small"}})
+        refused = [
+            await client.post(path, json=asked, headers={"x-mead-session": others})
+            for path, asked in (
+                ("/v1/chat/completions", {**CHAT, "model": "mead-local"}),
+                ("/v1/chat/completions", {**CHAT, "model": "mead-local", "stream": True}),
+                ("/v1/messages", {**CHAT, "model": "mead-local", "max_tokens": 9}),
+                (f"/api/sessions/{others}/turns", {"text": "hello", "route": "local"}),
+            )
+        ]
+        taken = await client.post(
+            "/v1/chat/completions", json={**CHAT, "model": "mead-local"}, headers={"x-mead-session": good}
+        )
+
+    assert (started.status_code, started.json()["error"]["param"]) == (403, "options.model")
+    assert also.status_code == 201
+    assert [answer.status_code for answer in refused] == [403, 403, 403, 403]
+    assert taken.status_code == 200, taken.text
+
+
+@pytest.mark.parametrize("named", ["fd00::2", "[fd00:0::2]", "FD00::2"])
+async def test_a_server_on_an_ipv6_address_is_called_by_it(tmp_path: Path, named: str) -> None:
+    settings = Settings(data_folder=tmp_path, serve=ServeSettings(host=named))
+    runtime = mead.Runtime(settings, slots=slots(ScriptedProvider(), ScriptedProvider()))
+    transport = httpx.ASGITransport(app=make_app(runtime, None, owns_runtime=False))
+
+    async with httpx.AsyncClient(transport=transport, base_url="http://[fd00::2]:4141") as client:
+        assert (await client.get("/healthz")).status_code == 200
+        assert (await client.get("/healthz", headers={"host": "[fd00::3]:4141"})).status_code == 421

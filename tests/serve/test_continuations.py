@@ -86,7 +86,7 @@ def test_r10_another_route_goes_without_and_a_local_one_makes_the_request_local(
     kept.remember("ada", [Message("user", "one?")], handed("noon"))
 
     assert kept.resumed("ada", back("one?"))[1]
-    assert hidden_in(kept.resumed("ada", back("one?"), "cloud")[0]) == []
+    assert kept.resumed("ada", back("one?"), "cloud") == (back("one?"), True), "and is to be refused"
 
 
 def test_the_oldest_go_where_there_are_too_many() -> None:

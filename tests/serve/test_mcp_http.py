@@ -16,7 +16,10 @@ from mcp import MCPError
 
 import mead
 from mead.serve import mcp_server
+from mead.serve.endpoint import Server
+from mead.serve.mcp_protocol import lowlevel_server
 from mead.serve.mcp_server import McpDoor
+from mead.serve.mcp_tools import McpTools
 from mead.serve.tokens import Tokens
 from mead.settings import ServeSettings
 from mead.testing import ProviderRequest, ScriptedProvider
@@ -282,3 +285,55 @@ async def test_t3_neither_tokens_nor_words_are_logged(
 
     assert token.split("_", 2)[2] not in caplog.text
     assert "verysecret" not in caplog.text
+
+
+def test_a_token_with_many_sessions_of_the_older_protocol_loses_its_oldest_and_shuts_nobody_out(
+    serving: Serving, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_server, "MAX_SESSIONS", 6)
+    monkeypatch.setattr(mcp_server, "MAX_OF_TOKEN", 3)
+    url = serving(kept(), tokens, doors=DOORS)
+    (_, greedy), (_, other) = tokens.create("greedy"), tokens.create("other")
+
+    def begin(token: str) -> dict[str, str]:
+        begun = post(url, INITIALIZE, bearer(token))
+        assert begun.status_code == 200, begun.text
+        session_id = begun.headers["mcp-session-id"]
+        return {**bearer(token), "mcp-session-id": session_id, "mcp-protocol-version": "2025-11-25"}
+
+    used = begin(greedy)
+    made = []
+    for _ in range(8):
+        made.append(begin(greedy))
+        assert post(url, LIST, used).status_code == 200  # the last used one is not the oldest
+    others = begin(other)
+
+    statuses = [post(url, LIST, session).status_code for session in made]
+    assert statuses == [404] * 6 + [200] * 2
+    assert post(url, LIST, others).status_code == 200
+
+
+async def test_a_client_that_goes_away_in_the_middle_of_its_body_is_no_crash(
+    tokens: Tokens, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime = kept()
+    door = McpDoor(Server(runtime, None), lambda: lowlevel_server(Server(runtime, None), McpTools()))
+    headers = [(name.encode(), value.encode()) for name, value in ACCEPT.items()]
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "query_string": b""}
+    sent: list[int] = []
+    begins = {"type": "http.request", "body": b'{"json', "more_body": True}
+    parts: list[dict[str, Any]] = [begins, {"type": "http.disconnect"}]
+
+    async def gone() -> dict[str, Any]:
+        return parts.pop(0)
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            sent.append(message["status"])
+
+    with caplog.at_level(logging.ERROR):
+        async with door.opened():
+            await door(scope, gone, send)
+
+    assert sent == [499]
+    assert not caplog.records

@@ -120,3 +120,15 @@ async def test_titles_have_no_label_so_they_count_as_local_only(scope: Scope, sh
     assert listed["sessions"][0]["title"] == shown
     assert listed["titles_withheld"] == (shown is None)
     assert resource.title == shown
+
+
+@pytest.mark.parametrize("way", ["text", "system"])
+async def test_r16_text_of_a_local_turn_is_known_in_what_an_mcp_client_asks(way: str) -> None:
+    told = "The heron nests behind the mill, in the third willow, and nobody but the miller knows of it."
+    asked = {"text": "hello", "route": "cloud", way: told}
+    async with opened(kept()) as door, door.client() as client:
+        session_id = await door.runtime.start_session()
+        assert isinstance(await door.runtime.submit_turn(session_id, told, route="local"), Ok)
+        refused = error_of(await client.call_tool("ask", asked))
+
+    assert refused == "private_content"

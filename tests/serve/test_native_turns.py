@@ -15,6 +15,8 @@ from mead.testing import calls
 from serve.api import DOORS, Api, Gate, kept, model, token
 from serve.served import Serving, served
 
+SECRET = "The letter to the notary lies under the third board of the stairs and nobody else knows of it."
+
 
 @mead.tool(effect=True)
 def delete(path: str) -> str:
@@ -426,3 +428,34 @@ def test_a_server_that_ends_ends_the_turns_that_run_in_it(monkeypatch: pytest.Mo
         assert gate.begun.wait(20)
 
     assert gate.cancelled.is_set()
+
+
+def test_events_after_one_that_never_was_are_refused(serving: Serving) -> None:
+    api = Api(serving(kept(model()), doors=DOORS))
+    asked = {"messages": [{"role": "user", "content": "hello"}], "background": True}
+    turn_id = api.post("requests", asked)["turn_id"]
+    api.get(f"turns/{turn_id}", params={"wait_s": 20})
+
+    for seen in ("999", "9" * 5000, "²".encode("latin-1")):
+        answer = api.call("GET", f"turns/{turn_id}/events", headers={"last-event-id": seen})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Last-Event-ID")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"text": SECRET},
+        {"text": "hi", "options": {"system": SECRET}},
+        {"text": "hi", "options": {"stop": [SECRET]}},
+    ],
+)
+def test_r16_text_of_a_local_turn_is_known_in_what_is_sent_to_another_session(
+    serving: Serving, body: dict[str, Any]
+) -> None:
+    api = Api(serving(kept(model(), model()), doors=DOORS))
+    api.turn(api.start(), SECRET, route="local")
+
+    refused = api.call("POST", f"sessions/{api.start()}/turns", {**body, "route": "cloud"})
+
+    assert refused.status_code == 403
+    assert refused.json()["error"]["tag"] == "private_content"

@@ -211,3 +211,17 @@ def test_r16_a_sessions_system_prompt_is_looked_at_too(served: Served) -> None:
 
     assert route_of(answer) == "local"
     assert served.cloud.requests == []
+
+
+def test_r16_what_a_client_sends_to_a_session_is_looked_at_as_in_a_request(served: Served) -> None:
+    session = {"X-Mead-Session": "new"}
+    prompt = {"role": "user", "content": TASKS["title"]}
+
+    answer = served.ask("mead-auto", prompt, extra_headers=session)
+    with pytest.raises(openai.PermissionDeniedError):
+        served.ask("mead-cloud", prompt, extra_headers=session)
+    with pytest.raises(openai.PermissionDeniedError):
+        served.ask("mead-cloud", {"role": "user", "content": "hi"}, extra_headers=session, stop=[ANSWER])
+
+    assert route_of(answer) == "local"
+    assert served.cloud.requests == []

@@ -204,3 +204,23 @@ async def test_two_with_one_key_at_the_same_time(serving: Serving, tmp_path: Pat
 
     assert [answer.json()["choices"][0]["message"]["content"] for answer in answers] == ["once", "once"]
     assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_for_a_new_session_under_a_key_makes_one_in_every_process(
+    serving: Serving, tmp_path: Path, stream: bool
+) -> None:
+    provider = ScriptedProvider("first", otherwise="again")
+    ids, texts = set(), []
+    headers = {"x-mead-session": "new", "idempotency-key": "k"}
+    for times in (2, 1):
+        url = serving(stored(provider, tmp_path), doors=[door.routes, listing.routes])
+        for _ in range(times):
+            body = {**BODY, "stream": stream}
+            answer = httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers)
+            ids.add(answer.headers["x-mead-session"])
+            texts.append(answer.text)
+
+    assert len(provider.requests) == 1
+    assert len(ids) == 1
+    assert all("first" in text for text in texts)

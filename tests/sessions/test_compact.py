@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 import mead
 from mead.core.reasons import HttpStatus, NoSuchSession
 from mead.core.result import Err, Ok
+from mead.sessions.keywords import TurnKeywords
 from mead.storage.memory import MemoryStore
 from mead.testing import ScriptedProvider
 from support import slots
@@ -77,3 +80,25 @@ async def test_l1_what_a_summary_took_stands_in_the_ledger() -> None:
     assert len(rows) == 2
     assert record is not None
     assert record.title == "Greetings"
+
+
+@pytest.mark.parametrize(
+    "summary, turn, label",
+    [
+        ("They said hello.", {}, "shareable"),
+        ("They said hello.", {"route": "local"}, "local_only"),
+        ("The card is 4012 8888 8888 1881.", {}, "local_only"),
+    ],
+)
+async def test_r16_a_summary_by_the_local_model_of_what_is_no_secret_is_none_unless_somebody_says_so(
+    summary: str, turn: TurnKeywords, label: str
+) -> None:
+    local = ScriptedProvider("good day", summary)
+    async with mead.Runtime(slots=slots(local, ScriptedProvider())) as runtime:
+        whole = await runtime.start_session()
+        first = (await runtime.submit_turn(whole, "Which birds stand on one leg?")).unwrap()
+        made = (await runtime.compact(whole, **turn)).unwrap()
+        (kept,) = (await runtime.history(made)).unwrap()
+
+    assert (first.route, first.label) == ("local", "shareable")
+    assert kept.label == label

@@ -304,3 +304,29 @@ async def test_t2_a_refused_turn_has_an_event_and_no_number() -> None:
         (1, None),
         (2, None),
     ]
+
+
+@pytest.mark.parametrize("how", ["cancel", "interrupt"])
+async def test_s3_a_turn_that_is_ended_before_its_first_step_ends_at_once_and_is_not_abandoned(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = ScriptedProvider(otherwise="hello")
+    async with runtime(provider) as made:
+        session_id = await made.start_session()
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        first = asyncio.ensure_future(made.submit_turn(session_id, "one", route="local"))
+        if how == "cancel":
+            other: asyncio.Future[object] = asyncio.ensure_future(made.cancel_turn(session_id))
+        else:
+            other = asyncio.ensure_future(
+                made.submit_turn(session_id, "two", route="local", busy="interrupt")
+            )
+        ended, what = await asyncio.gather(first, other)
+        took_s = loop.time() - started
+
+    assert isinstance(reason_of(ended), Cancelled if how == "cancel" else Interrupted)
+    assert what is True or isinstance(what, Ok)
+    assert len(provider.requests) == (0 if how == "cancel" else 1)
+    assert took_s < 0.9  # an abandoned one takes a second
+    assert "abandoned" not in caplog.text

@@ -196,6 +196,7 @@ def test_the_packed_form_is_the_same_on_every_machine() -> None:
         lambda n: "\\" * n,
         lambda n: "&amp;" * (n // 5),
         lambda n: '"' * n,
+        lambda n: "'a' «" * (n // 5),
         lambda n: "\n" * n,
         lambda n: "a" * n,
         lambda n: "\u0f71\u0f74" * (n // 2),
@@ -203,7 +204,7 @@ def test_the_packed_form_is_the_same_on_every_machine() -> None:
         lambda n: "字" * n,
         lambda n: "\\u00e9" * (n // 6),
     ],
-    ids=str.split("words backslashes entities quotes lines letters marks accents chinese escapes"),
+    ids=str.split("words backslashes entities quotes others lines letters marks accents chinese escapes"),
 )
 def test_the_time_grows_as_the_length(make: Callable[[int], str]) -> None:
     def took_s(text: str) -> float:
@@ -217,3 +218,36 @@ def test_the_time_grows_as_the_length(make: Callable[[int], str]) -> None:
     short, long = took_s(make(20_000)), took_s(make(160_000))
 
     assert long < 40 * short + 0.05  # 8 times as long; as the square it would be 64 times
+
+
+# Under the length of a shingle: found as a whole only.
+SHORT = "The spare key is under our flowerpot"
+QUOTES = str.split(
+    """
+"{}" “{}” „{}“ ”{}” «{}» »{}« ‹{}› 「{}」 『{}』 《{}》 〝{}〞 ＂{}＂ `{}` '{}' ‘{}’ ‚{}‘ \\"{}\\"
+&quot;{}&quot; &apos;{}&apos; &#39;{}&#39; &#x27;{}&#x27; &amp;quot;{}&amp;quot; &#8220;{}&#8221;
+"""
+)
+
+
+@pytest.mark.parametrize("quotes", QUOTES)
+def test_r16_a_short_text_is_found_between_quotation_marks_of_every_kind(quotes: str) -> None:
+    text = f"Say it better: he told us {quotes.format(SHORT)} and left, and it isn't the boys' fault."
+
+    assert finds(SHORT, text)
+    assert finds(SHORT, text.upper())
+
+
+@pytest.mark.parametrize(
+    "private, text",
+    [
+        ("The boys' key isn't there tonight", "Rewrite “{}” for me."),
+        ("The boys' key isn't there tonight", "Rewrite:\n{}\nThanks."),
+        ('She said "never" to all of us', "Rewrite «{}» for me."),
+        ('She said "never" to all of us', "Rewrite `{}` for me."),
+        ('She said "never" to all of us', "Rewrite:\n{}\nThanks."),
+        ("She said «never» to all of us", 'Rewrite "{}" for me.'),
+    ],
+)
+def test_r16_a_short_text_with_quotation_marks_in_it_is_found_between_others(private: str, text: str) -> None:
+    assert finds(private, text.format(private))

@@ -136,6 +136,20 @@ async def test_a_tool_that_was_broken_off_has_an_unknown_outcome_and_the_model_i
     assert calm == "be kind", "it is told once"
 
 
+async def test_r18_effects_that_are_still_to_be_told_count_in_an_explanation() -> None:
+    bell = Bell()
+    local, cloud = ScriptedProvider(calls("ring"), HttpStatus(status=500), "calm"), ScriptedProvider()
+    async with stored(local, cloud, tools=[bell.tool]) as (runtime, _):
+        session_id = await runtime.start_session()
+        await runtime.submit_turn(session_id, "a", route=LOCAL, tools="effect")
+        told = (await runtime.explain("hello", session_id=session_id, tools="none")).unwrap()
+        done = (await runtime.submit_turn(session_id, "hello", tools="none")).unwrap()
+
+    assert done.decision is not None
+    assert isinstance(told, mead.Decision)
+    assert (told.route, told.label) == (done.decision.route, done.decision.label) == ("local", "local_only")
+
+
 async def test_r16_the_cloud_model_is_not_told_of_local_effects() -> None:
     bell = Bell()
     local = ScriptedProvider(calls("ring"), HttpStatus(status=500))

@@ -30,9 +30,10 @@ from mead.core.reasons import (
 )
 from mead.core.result import Err, Ok, Result
 from mead.core.turns import Answer, Turn
+from mead.router import Refused
 from mead.settings import SessionSettings
 from mead.testing import ProviderRequest, ScriptedProvider, calls
-from support import heard, runtime, slots
+from support import heard, runtime, slots, two_models
 
 LOCAL: mead.core.options.RouteChoice = "local"
 
@@ -54,6 +55,19 @@ class Gate:
 def texts(turns: Sequence[Turn]) -> list[tuple[str, ...]]:
     """What each turn of a history says."""
     return [tuple(str(message.content) for message in turn.decode()) for turn in turns]
+
+
+async def test_r18_an_explanation_without_a_session_counts_the_system_prompt_of_the_settings() -> None:
+    private = SessionSettings(system="You help the office of anna.mueller@siemens-energy.de.")
+    local, cloud = two_models()
+    async with runtime(local, cloud, sessions=private) as opened:
+        told = (await opened.explain("hello", route="cloud")).unwrap()
+        session_id = await opened.start_session()
+        done = await opened.submit_turn(session_id, "hello", route="cloud")
+
+    assert isinstance(told, Refused)
+    assert done == Err(told.reason)
+    assert cloud.requests == []
 
 
 # S1, S2, S4, S5

@@ -67,4 +67,5 @@ def read_attachment(path: Path) -> str | ImageBlock | DocumentBlock:
         text = "\0"
     if "\0" in text:
         raise InputError(f"{path} is neither text in UTF-8, nor a picture, nor a PDF")
-    return f"{path.name}:\n{text}"
+    # The empty line makes the text's start one of a paragraph: a marker there counts (`private:`).
+    return f"{path.name}:\n\n{text}"

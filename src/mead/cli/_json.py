@@ -72,4 +72,5 @@ def _decision_json(decision: Decision) -> dict[str, object]:
         "withheld": decision.withheld,
         "tools": decision.tools,
         "emulates_tools": decision.emulates_tools,
+        "not_known": decision.not_known,
     }

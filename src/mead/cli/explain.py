@@ -54,6 +54,7 @@ def lines_of(decision: Decision | Refused) -> list[str]:
         for finding in decision.findings
     ]
     lines += _score_lines(decision)
+    lines += [f"not known {cause.text}" for cause in decision.not_known]
     if decision.may_escalate:
         lines.append("after     if the local answer is no good, the cloud model is asked too")
     lines.append(f"label     {decision.label}")

@@ -51,6 +51,7 @@ def _run(settings: Settings, *, no_auth: bool) -> None:
     import uvicorn
 
     from mead.serve.app import make_app
+    from mead.serve.stopping import StoppingServer
     from mead.serve.tokens import Tokens
 
     try:
@@ -72,14 +73,14 @@ def _run(settings: Settings, *, no_auth: bool) -> None:
         say("no token is asked for: every program on this machine can use it")
     elif not is_loopback(serve.host) and serve.tls_certificate is None:
         say("warning: tokens travel in the clear; set tls_certificate, or put a TLS proxy in front")
+    app = make_app(runtime, tokens)
     config = uvicorn.Config(
-        make_app(runtime, tokens),
+        app,
         log_config=None,
         access_log=False,
         http="httptools",
         server_header=False,
         date_header=False,
-        timeout_graceful_shutdown=int(serve.shutdown_timeout_s),
         ssl_certfile=serve.tls_certificate,
         ssl_keyfile=serve.tls_key,
     )
@@ -87,7 +88,8 @@ def _run(settings: Settings, *, no_auth: bool) -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         with listening, contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listening])
+            stopping = StoppingServer(config, app.state.server, timeout_s=serve.shutdown_timeout_s)
+            stopping.run(sockets=[listening])
     finally:
         finish_telemetry()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -22,6 +23,9 @@ CALL_TIMEOUT_S = 60.0
 """How long a call may take that makes no turn, in seconds."""
 SILENT_S = 45.0
 """How long a stream may be silent, in seconds: the server says every 15 seconds that it lives."""
+
+
+_SECONDS = re.compile(r"[0-9]{1,9}")
 
 
 class Lost(Exception):  # noqa: N818 - it is a result, raised where it is found
@@ -175,7 +179,7 @@ def _error(status: int, data: bytes, retry_after: str | None) -> Exception:
         return ValueError(f"{fault.param}: {fault.detail}" if fault.param else fault.detail)
     if status == 404 and fault.tag == "not_found":
         return Lost(NoSuchSession(detail="there is no such session"))
-    retry_after_s = float(retry_after) if retry_after is not None and retry_after.isdigit() else None
+    retry_after_s = float(retry_after) if retry_after and _SECONDS.fullmatch(retry_after) else None
     return Lost(
         HttpStatus(status=status, code=fault.tag or None, detail=fault.detail, retry_after_s=retry_after_s)
     )

@@ -45,6 +45,6 @@ def _event(text: bytes) -> Received | None:
             data.append(value)
         elif field == b"event":
             name = value.decode(errors="replace")
-        elif field == b"id" and value.isdigit():
+        elif field == b"id" and value.isdigit() and len(value) <= 9:
             number = int(value)
     return Received(number, name, b"\n".join(data)) if data else None

@@ -44,6 +44,11 @@ _ShapeT = TypeVar("_ShapeT")
 _BodyT = TypeVar("_BodyT", TurnBody, RequestBody, ExplainBody)
 _PAGE = "1000"
 _MOST_SENT = "10000"
+MARGIN_S = 15.0
+"""How much longer than its turn a call may take, in seconds."""
+_MOST_TURN_S = 3600.0  # for a turn that says nothing of its time: the server's settings are not known here
+_MOST_QUEUED_S = 900.0
+_MOST_ASKED_S = 3600.0  # while a person is asked, the turn's clock stands still
 _FIELDS = ("route", "attachments", "allow_private", "turn_timeout_s", "busy", "tags", "asks", "client_tools")
 _COMPACTED = ("route", "allow_private", "turn_timeout_s", "tags")
 
@@ -87,9 +92,12 @@ class RemoteRuntime:
         raise RuntimeError("all of an owner's data is deleted on the server's machine, not from afar")
 
     async def start_session(self, **session: Unpack[SessionKeywords]) -> str:
-        """Starts a session and gives its id. `state` must be JSON; a `handler` cannot be sent."""
+        """Starts a session and gives its id. `state` must be JSON; `handler` and `idempotency_key` cannot be
+        sent."""
         if session.get("handler") is not None:
             raise ValueError("a handler is a part of the server: it cannot be sent there")
+        if session.get("idempotency_key") is not None:
+            raise ValueError("a session cannot be started under an idempotency key from afar")
         made = await self._insist("POST", "/api/sessions", MadeShape, body=_start_body(session))
         return made.session_id
 
@@ -145,8 +153,8 @@ class RemoteRuntime:
         """Starts a session that goes on from a summary of this one, and gives its id."""
         fields: dict[str, Any] = {name: turn[name] for name in _COMPACTED if name in turn}  # type: ignore[literal-required]
         fields["options"] = OptionsShape.of(turn.get("options", NO_OPTIONS))
-        body = CompactBody(**fields)
-        made = await self._ask("POST", f"{_session(session_id)}/compact", MadeShape, body, timeout_s=None)
+        body, limit_s = CompactBody(**fields), _limit_s(turn)
+        made = await self._ask("POST", f"{_session(session_id)}/compact", MadeShape, body, timeout_s=limit_s)
         return Ok(made.value.session_id) if isinstance(made, Ok) else made
 
     async def history(self, session_id: str) -> Result[tuple[Turn, ...], TurnReason]:
@@ -192,7 +200,10 @@ class RemoteRuntime:
     async def _submit(
         self, path: str, body: TurnBody | RequestBody, turn: TurnKeywords
     ) -> Result[Answer, TurnReason]:
-        found = await self._ask("POST", path, AnswerShape, body, headers=_key(turn), timeout_s=None)
+        limit_s = _limit_s(turn)
+        if isinstance(body, TurnBody) and body.busy not in ("reject", "interrupt"):
+            limit_s += _MOST_QUEUED_S
+        found = await self._ask("POST", path, AnswerShape, body, headers=_key(turn), timeout_s=limit_s)
         return Ok(found.value.answer()) if isinstance(found, Ok) else found
 
     async def _stream(
@@ -246,6 +257,14 @@ class RemoteRuntime:
 
 def _session(session_id: str) -> str:
     return f"/api/sessions/{quoted(session_id)}"
+
+
+def _limit_s(turn: TurnKeywords) -> float:
+    """How long a call may take at most for a turn that runs at once, in seconds: a server that says nothing
+    for longer has gone."""
+    turn_s = turn.get("turn_timeout_s")
+    asked_s = _MOST_ASKED_S if turn.get("asks") else 0.0
+    return (_MOST_TURN_S if turn_s is None else turn_s) + asked_s + MARGIN_S
 
 
 def _key(turn: TurnKeywords) -> dict[str, str]:

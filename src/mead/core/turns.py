@@ -91,7 +91,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     shown; `None` means that this is not known yet. `emulates_tools` is true of a model that was not trained
     to use any and is led to it by a grammar. `provider` and `model` are `None` for an empty slot. `score`,
     `threshold`, `contributions` and `version` are the classifier's, where it was asked. `may_escalate` says
-    that the cloud model is asked too if the local answer turns out to be no good.
+    that the cloud model is asked too if the local answer turns out to be no good. `not_known` is what an
+    explanation could not take into account, since nobody has asked for it yet: the turn may go elsewhere.
     """
 
     route: Route
@@ -110,6 +111,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     contributions: tuple[Contribution, ...] = ()
     version: str | None = None
     may_escalate: bool = False
+    not_known: tuple[Cause, ...] = ()
 
 
 class Answer(Struct, frozen=True, kw_only=True):

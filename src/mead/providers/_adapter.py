@@ -26,8 +26,6 @@ from mead.providers.http import HttpClient
 from mead.providers.protocol import Completion, OnDelta, Reply
 
 encode = msgspec.json.encode
-WORTH_ASKING_BYTES = 6 * 1024
-"""A prompt under this fits every context that is in use: its length is not asked for."""
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 

@@ -33,7 +33,6 @@ from mead.core.reasons import InvalidOptions, ProviderReason, ToolsUnsupported
 from mead.core.result import Err, Ok, Result
 from mead.core.usage import Usage
 from mead.providers._adapter import (
-    WORTH_ASKING_BYTES,
     HttpAdapter,
     Request,
     count,
@@ -52,7 +51,7 @@ from mead.providers._show import Show, remote, runs_elsewhere
 from mead.providers._sse import NdjsonParser
 from mead.providers._think import ThinkFilter
 from mead.providers.http import HttpClient
-from mead.providers.protocol import Embeddings, Known, OnDelta, Reply
+from mead.providers.protocol import WORTH_ASKING_BYTES, Embeddings, Known, OnDelta, Reply
 
 DEFAULT_BASE_URL = "http://127.0.0.1:11434"
 SMALLEST_CONTEXT = 4096

@@ -34,7 +34,6 @@ from mead.core.reasons import InvalidOptions, ProviderReason, ToolsUnsupported
 from mead.core.result import Err, Ok, Result
 from mead.core.usage import Usage
 from mead.providers._adapter import (
-    WORTH_ASKING_BYTES,
     HttpAdapter,
     Request,
     count,
@@ -53,7 +52,7 @@ from mead.providers._show import Show
 from mead.providers._sse import SseParser
 from mead.providers._think import ThinkFilter
 from mead.providers.http import HttpClient
-from mead.providers.protocol import Embeddings, Known, OnDelta, Reply
+from mead.providers.protocol import WORTH_ASKING_BYTES, Embeddings, Known, OnDelta, Reply
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 _OPENAI_HOST = "api.openai.com:443"

@@ -113,6 +113,10 @@ def can_stream(provider: Provider) -> TypeGuard[StreamingProvider]:
     return callable(getattr(provider, "converse_stream", None))
 
 
+WORTH_ASKING_BYTES = 6 * 1024
+"""A prompt under this fits every context that is in use: its length is not asked for."""
+
+
 async def context_tokens_of(provider: object, options: Options, prompt_bytes: int) -> int | None:
     """The length of the model's context in tokens; `None` if the provider does not know, or finds that a
     prompt of this size is not worth asking about. A provider says it with an optional method

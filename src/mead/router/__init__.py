@@ -10,7 +10,10 @@ classifier.
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import time
+import traceback
 from collections.abc import Sequence
 
 import msgspec
@@ -18,7 +21,7 @@ import msgspec
 from mead import telemetry
 from mead.core.messages import Tool
 from mead.core.options import TurnOptions
-from mead.core.reasons import TurnReason
+from mead.core.reasons import Crashed, Timeout, TurnReason
 from mead.core.result import Err, Ok, Result
 from mead.core.turns import Answer, Decision, Hub, Turn, Verdict
 from mead.core.usage import UsageTotal
@@ -28,15 +31,27 @@ from mead.router.classifier import Classifier, scanner
 from mead.router.classifier.auto import AutoClassifier
 from mead.router.decide import Refused, decide
 from mead.router.escalate import why_disagreement, why_escalate, with_warning
-from mead.router.facts import Decided, decide_now, escalated, get_to_know, may_use_tools, shown_tools
+from mead.router.facts import (
+    Decided,
+    decide_now,
+    escalated,
+    get_to_know,
+    may_use_tools,
+    not_known,
+    shown_tools,
+)
 from mead.router.slots import Backend, Slot, Slots
 from mead.router.views import cloud_view, local_view
 from mead.settings.values import EscalationSettings
 
+_log = logging.getLogger("mead.router")
 _AUTO = AutoClassifier()
 _NEVER = EscalationSettings()
 _ASKED = "This is the cloud model's answer."
 _NOT_ASKED = "The cloud model cannot be asked ({})."
+_KEPT_S, _KEPT_SHARE = 0.5, 0.05
+"""What is kept of the time that is left, so that a local answer can be given after the cloud model failed."""
+_STOPPED = frozenset(("cancelled", "interrupted", "timeout", "shutting_down", "queue_timeout"))
 _FAILED = "The cloud model was asked too and failed ({}); this is the local answer."
 
 
@@ -63,8 +78,9 @@ async def route(
     try:
         result = await routing.run()
     except asyncio.CancelledError as error:
-        # A session says with the cancellation why it cancels.
-        routing.tell(tag=str(error.args[0] if error.args else "cancelled"))
+        # A session says with the cancellation why it cancels; what others say may quote anything.
+        said = error.args[0] if error.args else None
+        routing.tell(tag=said if isinstance(said, str) and said in _STOPPED else "cancelled")
         raise
     routing.tell(tag=None if isinstance(result, Ok) else result.reason.tag)
     return result
@@ -84,7 +100,8 @@ def explain(
     slot = decided.slots[decided.decision.route]
     known = hub.known_tools(options) if slot is not None and may_use_tools(slot, options) else ()
     names = None if known is None else tuple([tool.name for tool in shown_tools(known, options)])
-    plain = msgspec.structs.replace(decided.decision, tools=names)
+    unknown = not_known(decided, options, hub)
+    plain = msgspec.structs.replace(decided.decision, tools=names, not_known=unknown)
     return plain if decided.reason is None else Refused(plain, decided.reason)
 
 
@@ -165,7 +182,7 @@ class _Routing:
         if not (decided.decision.may_escalate and isinstance(result, Ok)):
             return result
         answer = await self._escalated(decided, result.value)
-        if self._options.stream and answer.route == "local" and answer.text:
+        if self._options.stream and answer.text:
             self._options.scope.delta(answer.text)  # it was held back until it was judged
         return Ok(answer)
 
@@ -244,12 +261,37 @@ class _Routing:
         if again.reason is not None:
             return with_warning(answer, f"{cause.text} {_NOT_ASKED.format(again.reason.tag)}")
         self._decided = again
-        result = await self._attempt(again)
+        result = await self._asked_too(again)
         if isinstance(result, Err):
             self._decided = decided
             answer = msgspec.structs.replace(answer, usage=self._attempts.pop().usage)
             return with_warning(answer, f"{cause.text} {_FAILED.format(result.reason.tag)}")
         return with_warning(result.value, f"{cause.text} {_ASKED}")
+
+    async def _asked_too(self, again: Decided) -> Result[Answer, TurnReason]:
+        """The cloud model's attempt at a turn that has an answer already: whatever becomes of it, it ends a
+        little before the turn must, so that the answer can still be given."""
+        scope, loop = self._options.scope, asyncio.get_running_loop()
+        left_s = math.inf if scope.deadline is None else max(0.0, scope.deadline - loop.time())
+        kept_s = min(_KEPT_S, left_s * _KEPT_SHARE)
+        attempt = asyncio.create_task(self._attempt(again))
+        try:
+            while not attempt.done():  # the deadline moves while a person is asked
+                wait_s = None if scope.deadline is None else scope.deadline - kept_s - loop.time()
+                if wait_s is not None and wait_s <= 0:
+                    return Err(Timeout())
+                await asyncio.wait((attempt,), timeout=wait_s)
+            return attempt.result()
+        except Exception as error:
+            # The exception's message is left out: it may quote the conversation.
+            stack = "".join(traceback.format_tb(error.__traceback__))
+            _log.error("the cloud model that was asked too crashed with %s\n%s", type(error).__name__, stack)
+            return Err(Crashed(error=type(error).__name__), cause=error)
+        finally:
+            if attempt.cancel("timeout"):
+                await asyncio.wait((attempt,))
+                if not attempt.cancelled():
+                    attempt.exception()  # it is too late for what became of it, and asyncio would log it
 
 
 def _observe(classifier: Classifier, verdict: Verdict) -> None:

@@ -97,7 +97,7 @@ class Attempt:
         self._hub = hub
         self._scan = scan
         # A text that may yet be replaced is held back, so that nobody is shown two answers.
-        self._holds = decision.may_escalate
+        self._holds = decision.may_escalate or after is not None
         self._has_delivered = False
         self._has_replied = False
         self._called_at: float | None = None
@@ -443,6 +443,9 @@ class Attempt:
         them are run, and their results stand first in what the next turn goes on from."""
         handed = tuple([call for call in calls if call.name in self._client_tools])
         results = await self._run_calls([call for call in calls if call not in handed], tools)
+        if self._decision.route == "local":
+            # What the caller's tools will tell is for the model that asked (R10), as a tool's result here is.
+            self._label = "local_only"
         exchange = [*messages, Message("assistant", reply.content)]
         if results:
             exchange.append(Message("user", results))

@@ -6,7 +6,6 @@ comes out differently the second time is likely to be wrong.
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +13,7 @@ import msgspec
 
 from mead.core.options import Options
 from mead.core.turns import Answer, Cause
+from mead.router.schema import fits
 from mead.settings.values import EscalationTrigger
 
 AGREEMENT = 0.5
@@ -69,25 +69,17 @@ def refuses(text: str) -> bool:
 
 def has_format(text: str, schema: Mapping[str, object] | None) -> bool:
     """Whether a text is a JSON object, or JSON that fits the schema; the schema itself can be checked only
-    where the package jsonschema is installed (it comes with the extra `mcp`)."""
+    where the package jsonschema is installed (it comes with the extra `mcp`); see `fits`."""
     value: object
     try:
         value = msgspec.json.decode(text.encode(errors="replace"))
     except msgspec.DecodeError:
         return False
+    except RecursionError:  # nested too deep to be judged
+        return True
     if schema is None:
         return isinstance(value, dict)
-    try:
-        jsonschema = importlib.import_module("jsonschema")
-    except ImportError:
-        return True
-    try:
-        jsonschema.validate(value, dict(schema))
-    except jsonschema.ValidationError:
-        return False
-    except jsonschema.SchemaError:
-        return True  # not the model's fault
-    return True
+    return fits(value, schema)
 
 
 def agree(first: str, second: str) -> bool:

@@ -15,7 +15,7 @@ from mead.core.messages import Tool
 from mead.core.options import TurnOptions
 from mead.core.reasons import InvalidOptions, TurnReason
 from mead.core.turns import Cause, Decision, Hub, Turn, Verdict
-from mead.providers.protocol import can_converse, context_tokens_of
+from mead.providers.protocol import WORTH_ASKING_BYTES, can_converse, context_tokens_of, known_of
 from mead.router.capability import local_lacks
 from mead.router.classifier import Classifier, judge, newest_input
 from mead.router.decide import Refused, decide
@@ -96,6 +96,39 @@ async def get_to_know(turns: Sequence[Turn], options: TurnOptions, slots: Slots,
         chosen, deadline=options.scope.deadline, route="local", scope=options.scope
     )
     await context_tokens_of(local.provider, asked, size)
+
+
+def not_known(decided: Decided, options: TurnOptions, hub: Hub) -> tuple[Cause, ...]:
+    """What `get_to_know` would ask for and nobody knows yet, where the turn's route may depend on it."""
+    local, verdict = decided.slots.local, decided.verdict
+    if options.route != "auto" or verdict is None or verdict.private:
+        return ()
+    if local is None or decided.slots.cloud is None or any(c.code == "marker" for c in verdict.causes):
+        return ()
+    chosen = local.options_for(options.options)
+    if isinstance(chosen, InvalidOptions):
+        return ()
+    unknown = []
+    known, tools = known_of(local.provider, chosen), hub.known_tools(options)
+    may_use = may_use_tools(local, options) or may_use_tools(decided.slots.cloud, options)
+    if tools is None and may_use:
+        unknown.append(_TOOLS)
+    size = prompt_bytes(local_view(decided.turns[:-1]).history, decided.turns[-1].messages, 0)
+    asks = callable(getattr(local.provider, "context_tokens", None)) and size >= WORTH_ASKING_BYTES
+    if asks and known.context_tokens is None:
+        unknown.append(_CONTEXT)
+    if asks and known.tools is None and may_use and shown_tools(tools or (), options):
+        unknown.append(_USE_OF_TOOLS)
+    return tuple(unknown)
+
+
+_TOOLS = Cause("tools_not_known", "Which tools there are is not known yet; the turn itself asks.")
+_USE_OF_TOOLS = Cause("use_of_tools_not_known", "Whether the local model can use tools is not known yet.")
+_CONTEXT = Cause(
+    "context_not_known",
+    "How much the local model's context holds is not known yet; the turn itself asks, and goes to the cloud "
+    "model if it does not fit.",
+)
 
 
 def escalated(decided: Decided, options: TurnOptions, cause: Cause) -> Decided:

@@ -22,8 +22,6 @@ from mead.core.messages import (
 )
 from mead.serve.errors import Problem, invalid
 
-MAX_DEPTH = 100
-"""How deep the arguments of a call, or a schema, may be nested."""
 _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _FETCHES_NOTHING = "mead fetches nothing: send the file itself, as base64"
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=512)]
@@ -184,7 +182,6 @@ class Contents:
             case Text():
                 return [TextBlock(self.text(block))]
             case _ToolUse():
-                check_depth(block.input, f"{at}.input")
                 return [ToolUseBlock(block.id, block.name, block.input)]
             case _Thinking() | _RedactedThinking():
                 # Nobody can tell whose it is or what it quotes, and the gate cannot read it, so it goes to no
@@ -250,21 +247,6 @@ class Contents:
 def not_taken(at: str) -> Problem:
     """A field that mead does not take: nothing is dropped in silence."""
     return invalid("mead does not support it; leave it out", param=at)
-
-
-def check_depth(value: object, at: str) -> None:
-    """Raises `Problem` for a value that is nested deeper than anybody needs."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, (dict, list))
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
-            return
-    raise invalid(f"is nested deeper than {MAX_DEPTH} levels", param=at)
 
 
 def _check_results(messages: Sequence[Message]) -> None:

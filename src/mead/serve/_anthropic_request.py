@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from mead.core.messages import Message, Tool
 from mead.core.options import Options, ResponseFormat
-from mead.serve._anthropic_content import Contents, Hint, Text, WireMessage, check_depth, not_taken
+from mead.serve._anthropic_content import Contents, Hint, Text, WireMessage, not_taken
 from mead.serve.chat import Wishes
 from mead.serve.errors import invalid
 
@@ -171,7 +171,6 @@ def _generation(request: CountRequest, unused: dict[str, None]) -> dict[str, Any
     if output is not None and output.task_budget is not None:
         raise not_taken("output_config.task_budget")
     if output is not None and output.format is not None:
-        check_depth(output.format.schema, "output_config.format.schema")
         made["response_format"] = ResponseFormat(schema=output.format.schema)
     if isinstance(request, MessagesRequest):
         made["max_tokens"] = request.max_tokens
@@ -232,7 +231,6 @@ def _tool(wire: dict[str, Any], at: str) -> _Tool:
         raise not_taken(f"{at}.defer_loading")
     if tool.allowed_callers not in (None, [], ["direct"]):
         raise not_taken(f"{at}.allowed_callers")
-    check_depth(tool.input_schema, f"{at}.input_schema")
     return tool
 
 

@@ -21,6 +21,7 @@ from mead.core.messages import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from mead.serve.endpoint import is_too_deep
 from mead.serve.errors import invalid, unsupported
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)((?:;[\w.+-]+=[^;,]*)*);base64,", re.IGNORECASE)
@@ -228,6 +229,8 @@ def _tool_use(call: _FunctionCall) -> ToolUseBlock:
     name, arguments = call.function.name, call.function.arguments or ""
     if not arguments.strip():
         return ToolUseBlock(call.id, name, {})
+    if is_too_deep(arguments.encode(errors="replace")):
+        return ToolUseBlock(call.id, name, {}, malformed=arguments)
     try:
         parsed = msgspec.json.decode(arguments)
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):

@@ -13,7 +13,7 @@ from mead.router.window import BYTES_PER_TOKEN, prompt_bytes
 from mead.serve._anthropic_request import Asked, CountRequest, MessagesRequest, read
 from mead.serve._anthropic_stream import stream, whole
 from mead.serve.chat import Chat, answer_to, mead_headers, model_names, opened, route_of
-from mead.serve.endpoint import Call, Server, endpoint
+from mead.serve.endpoint import Call, Server, endpoint, small_number
 from mead.serve.errors import Problem, anthropic_shape, invalid
 from mead.serve.streams import SseResponse, begun, until_gone
 
@@ -63,15 +63,14 @@ async def models_as_anthropic(call: Call) -> Response:
     """The models that the caller may ask for, as Anthropic lists them; `limit`, `after_id` and `before_id`
     page."""
     names, query = list(model_names(call)), call.request.query_params
-    limit = query.get("limit", "20")
-    if not (limit.isdecimal() and 1 <= int(limit) <= _MAX_MODELS):
+    count = small_number(query.get("limit", "20")) or 0
+    if not 1 <= count <= _MAX_MODELS:
         raise invalid(f"must be a number from 1 to {_MAX_MODELS}", param="limit")
     after, before = query.get("after_id"), query.get("before_id")
     if after is not None:
         names = names[_place(names, after, "after_id") + 1 :]
     if before is not None:
         names = names[: _place(names, before, "before_id")]
-    count = int(limit)
     # A page before a model ends right before it.
     page = names[-count:] if before is not None and after is None else names[:count]
     return _json(

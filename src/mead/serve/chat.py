@@ -20,14 +20,14 @@ from starlette.datastructures import Headers
 
 from mead.core.messages import DocumentBlock, ImageBlock, Message, TextBlock, Tool, blocks_of
 from mead.core.options import Options, Route, RouteChoice, ToolChoice
-from mead.core.reasons import PrivateContent, TurnReason
-from mead.core.result import Err, Ok, Result
+from mead.core.reasons import PrivateContent, ShuttingDown, TurnReason
+from mead.core.result import Err, Result
 from mead.core.turns import Answer
-from mead.router.decide import Refused
 from mead.serve.continuations import Continuations
-from mead.serve.endpoint import Call, Server
+from mead.serve.endpoint import Call, Server, small_number
 from mead.serve.errors import Problem, invalid, problem_of
 from mead.serve.flights import Flight, Flights
+from mead.serve.native_checks import check_model
 from mead.serve.tokens import TAG_PREFIX
 from mead.sessions.events import Finished, TurnEvent
 from mead.sessions.keywords import TurnKeywords
@@ -78,7 +78,7 @@ class Chat(Struct, frozen=True, kw_only=True):
         wishes: Wishes | None = None,
     ) -> Chat:
         """The request with what its headers say."""
-        retries = headers.get("x-stainless-retry-count", "")
+        retries = small_number(headers.get("x-stainless-retry-count", ""))
         return cls(
             model=model,
             messages=tuple(messages),
@@ -87,8 +87,8 @@ class Chat(Struct, frozen=True, kw_only=True):
             wishes=wishes or Wishes(),
             session=headers.get("x-mead-session") or None,
             key=headers.get("idempotency-key") or None,
-            is_retry=retries.isdigit() and int(retries) >= 1,
-            may_be_retried=retries.isdigit(),
+            is_retry=bool(retries),
+            may_be_retried=retries is not None,
             fingerprint=hashlib.blake2b(body, digest_size=16).hexdigest(),
         )
 
@@ -125,12 +125,17 @@ async def opened(call: Call, chat: Chat) -> Chat:
         said = "a session keeps whole turns only, so a request with tools of its own cannot go on with one"
         raise invalid(said, param="tools")
     if chat.session != "new":
+        route, model = route_of(call, chat.model)
+        if model is None:  # the session's own model is asked, which others may have chosen
+            await check_model(call, route, None, chat.session, param="model")
         return chat
+    if call.server.is_stopping:
+        raise problem_of(ShuttingDown(detail="the server stops"))
     made, name = chats(call.server).made, _name(call, chat)
     session_id = made.get(name) if chat.is_retry else None
     if session_id is None:
         route_of(call, chat.model)  # no session for a request that is wrong
-        session_id = await call.runtime.start_session()
+        session_id = await call.runtime.start_session(idempotency_key=chat.key)
         if chat.may_be_retried:
             made[name] = session_id
             if len(made) > _MADE_KEPT:
@@ -203,7 +208,7 @@ async def _source(
     if not streams:
         yield Finished(await _submitted(call, chat, turn))
         return
-    messages, turn = await _prepared(call, chat, turn)
+    messages, turn = _prepared(call, chat, turn)
     if chat.session is None:
         events = call.runtime.stream_request(messages, **turn)
     else:
@@ -215,7 +220,7 @@ async def _source(
 
 
 async def _submitted(call: Call, chat: Chat, turn: TurnKeywords) -> Result[Answer, TurnReason]:
-    messages, turn = await _prepared(call, chat, turn)
+    messages, turn = _prepared(call, chat, turn)
     if chat.session is None:
         return await call.runtime.submit_request(messages, **turn)
     text, turn["attachments"] = _newest(messages)
@@ -289,6 +294,7 @@ def _turn(call: Call, chat: Chat) -> TurnKeywords:
         tags=(*principal.tags, *wishes.tags),
         client_tools=chat.client_tools,
         idempotency_key=chat.key,
+        from_client=True,
     )
     if wishes.timeout_s is not None:
         if not 0 < wishes.timeout_s <= MAX_TIMEOUT_S:
@@ -301,31 +307,26 @@ MAX_TIMEOUT_S = 3600.0
 _TOOLS: dict[HubTools, ToolChoice] = {"none": "none", "read": None, "effect": "effect"}
 
 
-async def _prepared(call: Call, chat: Chat, turn: TurnKeywords) -> tuple[Sequence[Message], TurnKeywords]:
-    """The messages with what the client was not shown; a turn that a local model began stays with it, and so
-    does one whose system prompt is private."""
+def _prepared(call: Call, chat: Chat, turn: TurnKeywords) -> tuple[Sequence[Message], TurnKeywords]:
+    """The messages with what the client was not shown; a turn that a local model began stays with it, or is
+    refused where it is forced to the cloud."""
     known, owner, route = chats(call.server).continuations, call.principal.owner, turn["route"]
     messages, is_local = known.resumed(owner, chat.messages, route)
+    if not is_local:
+        return messages, turn
+    if route == "cloud" and not turn["allow_private"]:
+        raise problem_of(_ASKED_LOCALLY)
     turn = turn.copy()
-    if route == "auto" and (is_local or await _private_system(call, chat) is not None):
+    if route == "auto":
         turn["route"] = "local"
-    elif route == "cloud" and not turn["allow_private"]:
-        private = await _private_system(call, chat)
-        if private is not None:
-            raise problem_of(private)
     return messages, turn
 
 
-async def _private_system(call: Call, chat: Chat) -> PrivateContent | None:
-    """Why the system prompt of a session's turn may not go to the cloud model: clients put what was said
-    before into it, which is looked for as in messages (R16). That of a request without a session the runtime
-    looks through with the rest."""
-    system = chat.options.system
-    if chat.session is None or not system or call.runtime.slots.cloud is None:
-        return None
-    outcome = await call.runtime.explain_request((Message("user", system),), route="cloud")
-    reason = outcome.value.reason if isinstance(outcome, Ok) and isinstance(outcome.value, Refused) else None
-    return reason if isinstance(reason, PrivateContent) else None
+_ASKED_LOCALLY = PrivateContent(
+    kinds=("local_text",),
+    detail="a local model asked for the results of tools that the request brings, so they are for it alone; "
+    "use the local model, or allow it for this turn",
+)
 
 
 def _newest(messages: Sequence[Message]) -> tuple[str, tuple[ImageBlock | DocumentBlock, ...]]:

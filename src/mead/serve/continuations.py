@@ -55,21 +55,24 @@ class Continuations:
     def resumed(
         self, owner: str, messages: Sequence[Message], route: RouteChoice = "auto"
     ) -> tuple[list[Message], bool]:
-        """The messages with what their client was not shown, and whether any of that was told a local model.
+        """The messages with what their client was not shown, and whether a local model asked for any of it.
 
         Only the route that asked for tools is to see their results (R10). So a request that is forced to
-        another `route` goes without, and one on `auto` with something local in it is to be a local one.
+        another `route` goes without, one on `auto` with something local in it is to be a local one, and one
+        that is forced to the cloud with that is to be refused.
         """
         resumed: list[Message] = []
+        is_local = False
         seen: list[Handed] = []
         for place, message in enumerate(messages):
             handed = self._of(owner, messages[:place], message)
+            is_local |= handed is not None and handed.route == "local"
             if handed is None or route not in ("auto", handed.route):
                 resumed.append(message)
             elif not any(handed is each for each in seen):  # a client may spread calls over several messages
                 resumed += handed.exchange
                 seen.append(handed)
-        return resumed, any(handed.route == "local" for handed in seen)
+        return resumed, is_local
 
     def _of(self, owner: str, before: Sequence[Message], message: Message) -> Handed | None:
         if message.role != "assistant":

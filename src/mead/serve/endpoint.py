@@ -9,6 +9,7 @@ import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from itertools import accumulate
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -27,6 +28,13 @@ _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 # What may be quoted: the name of a type, and nothing that could be a token or a sentence.
 _NAMED_VALUE = re.compile(r"Invalid (?:enum )?value '[a-z][a-z0-9_.-]{0,31}'")
 _NAME_LENGTH = 200
+MAX_DEPTH = 100
+"""How deep the JSON of a body, or of a call's arguments, may be nested."""
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_NO_BRACKETS = bytes([byte for byte in range(256) if byte not in b"[]{}"])
+_TOO_DEEP = f"the body is nested deeper than {MAX_DEPTH} levels"
+_MAX_FRAMES = 20
 _log = logging.getLogger("mead.serve")
 
 
@@ -102,13 +110,36 @@ class Call(Struct, frozen=True):
         except ClientDisconnect:
             raise Problem(499, "cancelled", "the client went away") from None
         try:
-            return msgspec.json.decode(body, type=kind)
+            typed = msgspec.json.decode(body, type=kind)
         except msgspec.ValidationError as error:
             raise _wrong(str(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise invalid("the body is no JSON") from None
         except RecursionError:
-            raise invalid("the body is nested too deeply") from None
+            raise invalid(_TOO_DEEP) from None
+        if is_too_deep(body):
+            raise invalid(_TOO_DEEP)
+        return typed
+
+
+def is_too_deep(data: bytes) -> bool:
+    """Whether JSON is nested deeper than anybody needs: what walks through it recursively would fail. Of what
+    is no JSON it says nothing of use."""
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return False
+    steps = _STRING.sub(b"", data).translate(_STEPS, _NO_BRACKETS)  # 1 is a level deeper, -1 is out of it
+    return max(accumulate(memoryview(steps).cast("b")), default=0) > MAX_DEPTH
+
+
+def small_number(text: str) -> int | None:
+    """The whole number that a header or a query holds, of nine digits at most; `None` if it is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
+
+
+def stack_of(error: BaseException) -> str:
+    """Where an exception came from, its last frames. Its message is left out: it may quote the conversation
+    (T3)."""
+    return "".join(traceback.format_tb(error.__traceback__)[-_MAX_FRAMES:])
 
 
 def _wrong(said: str) -> Problem:
@@ -146,9 +177,7 @@ def endpoint(handle: Handle, *, scope: Scope | None, shape: Shape) -> Endpoint:
         except Problem as problem:
             return answer(problem, shape)
         except Exception as error:
-            # The exception's message is left out: it may quote the conversation (T3).
-            stack = "".join(traceback.format_tb(error.__traceback__))
-            _log.error("%s raised %s\n%s", request.url.path, type(error).__name__, stack)
+            _log.error("%s raised %s\n%s", request.url.path, type(error).__name__, stack_of(error))
             return answer(Problem(500, "crashed", "the server made a mistake; its log says where"), shape)
 
     return respond

@@ -7,6 +7,7 @@ A browser that was led to a hostile page can reach servers on loopback. Such a r
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import secrets
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from mead.telemetry.context import REQUEST_ID
 
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 64 * 1024
+_MAX_DIGITS = 18
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _log = logging.getLogger("mead.serve")
 
@@ -41,7 +43,7 @@ class Guard:
         body_timeout_s: float,
     ) -> None:
         self._app = app
-        self._hosts = {*_LOOPBACK, *[host.lower() for host in hosts]}
+        self._hosts = {*_LOOPBACK, *[_name_of(_bracketed(host.lower())) for host in hosts]}
         self._origins = {origin.rstrip("/").lower() for origin in origins}
         self._max_body_bytes = max_body_bytes
         self._body_timeout_s = body_timeout_s
@@ -73,9 +75,10 @@ class Guard:
             said = "a page of this origin may not call the server; name it in allowed_origins under [serve]"
             return Problem(403, "wrong_origin", said)
         length = headers.get("content-length", "0")
-        if not length.isdigit():
+        if not (length.isascii() and length.isdigit()):
             return Problem(400, "invalid_request", "the content-length is no number")
-        return self._too_large() if int(length) > self._max_body_bytes else None
+        is_long = len(length) > _MAX_DIGITS or int(length) > self._max_body_bytes
+        return self._too_large() if is_long else None
 
     def _is_own(self, origin: str, own: str) -> bool:
         return origin == own or origin in self._origins or "*" in self._origins
@@ -121,10 +124,18 @@ def _with_id(send: Send, request_id: str) -> Send:
 
 
 def _name_of(host: str) -> str:
-    """The name in a Host header, without the port."""
+    """The name in a Host header or in the settings, without the port; an IPv6 address in its short form,
+    within brackets."""
     try:
-        parts = urlsplit(f"//{host}")
-        name = parts.hostname or ""
+        name = urlsplit(f"//{host}").hostname or ""
+        return f"[{ipaddress.IPv6Address(name).compressed}]" if ":" in name else name
     except ValueError:
         return ""
-    return f"[{name}]" if ":" in name else name
+
+
+def _bracketed(host: str) -> str:
+    """A host of the settings, where an IPv6 address may stand without brackets."""
+    try:
+        return f"[{ipaddress.IPv6Address(host).compressed}]"
+    except ValueError:
+        return host

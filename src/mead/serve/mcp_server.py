@@ -8,16 +8,16 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
-import traceback
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from mead.serve.endpoint import Server
+from mead.serve.endpoint import Server, stack_of
 from mead.serve.errors import Problem, answer, native_shape
 from mead.serve.mcp_tools import McpTools
 from mead.serve.tokens import Principal
@@ -32,6 +32,10 @@ IDLE_S = 300.0
 """How long a session of the older protocol may be silent before it is closed, in seconds."""
 MAX_SESSIONS = 256
 """How many sessions of the older protocol may be open."""
+MAX_OF_TOKEN = 16
+"""How many of them one token may have open; then its oldest idle one is closed."""
+_SESSION = "mcp-session-id"
+_ALSO_WHEN_CLOSING = (b"host", b"accept", b"mcp-protocol-version")
 NO_SDK = "the MCP server needs its extra: pip install 'mead-runtime[mcp]'"
 _log = logging.getLogger("mead.serve")
 
@@ -82,6 +86,7 @@ class McpDoor:
         self._ending = asyncio.Event()
         self._manager: asyncio.Future[StreamableHTTPSessionManager] | None = None
         self._owner: asyncio.Task[None] | None = None
+        self._open: dict[str | None, dict[str, int]] = {}
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -95,11 +100,13 @@ class McpDoor:
                 await asyncio.wait((self._owner,))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        has_begun = False
+        has_begun, made = False, None
 
         async def sending(message: Message) -> None:
-            nonlocal has_begun
+            nonlocal has_begun, made
             has_begun = True
+            if message["type"] == "http.response.start" and message["status"] < 400:
+                made = Headers(raw=message["headers"]).get(_SESSION)
             await send(message)
 
         try:
@@ -108,7 +115,12 @@ class McpDoor:
             # Blanks around a header's value are no part of it (RFC 9110, 5.5); some HTTP parsers leave them.
             headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
             inner = {**scope, "headers": headers, "mead.principal": principal, "user": _user(principal)}
-            await manager.handle_request(inner, receive, sending)
+            if scope["method"] == "POST":
+                receive = await _whole_body(receive)
+            with self._in_use(principal, Request(scope).headers.get(_SESSION)):
+                await manager.handle_request(inner, receive, sending)
+            if made is not None:
+                await self._note(manager, principal, made, inner)
             return
         except Problem as problem:
             told = problem
@@ -116,6 +128,36 @@ class McpDoor:
             told = _crash(error)
         if not has_begun:
             await answer(told, native_shape)(scope, receive, send)
+
+    @contextmanager
+    def _in_use(self, principal: Principal, session_id: str | None) -> Iterator[None]:
+        """Meanwhile a session of the caller's is not idle, and afterwards it is the last used one."""
+        known = self._open.get(principal.token_id, {})
+        if session_id is None or session_id not in known:
+            yield
+            return
+        known[session_id] = known.pop(session_id) + 1
+        try:
+            yield
+        finally:
+            if session_id in known:
+                known[session_id] = known.pop(session_id) - 1
+
+    async def _note(
+        self, manager: StreamableHTTPSessionManager, principal: Principal, session_id: str, scope: Scope
+    ) -> None:
+        """Counts a session that was made for a token, and closes the one of its sessions that was idle for
+        the longest time where it has too many: the others need room too."""
+        known = self._open.setdefault(principal.token_id, {})
+        known.setdefault(session_id, 0)
+        if len(known) <= MAX_OF_TOKEN:
+            return
+        idle = [each for each, requests in known.items() if not requests and each != session_id]
+        oldest = next(iter(idle or known))
+        del known[oldest]
+        kept = [(name, value) for name, value in scope["headers"] if name in _ALSO_WHEN_CLOSING]
+        headers = [*kept, (_SESSION.encode(), oldest.encode())]
+        await manager.handle_request({**scope, "method": "DELETE", "headers": headers}, _no_body, _unheard)
 
     def _let_in(self, request: Request) -> Principal:
         """Who calls. Raises `Problem` for who is not let in."""
@@ -166,6 +208,33 @@ class McpDoor:
         )
 
 
+async def _whole_body(receive: Receive) -> Receive:
+    """`receive` once the whole body is there. Raises `Problem` for a client that goes away before, which the
+    SDK would take for a crash."""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Problem(499, "cancelled", "the client went away")
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            break
+    waiting: list[Message] = [{"type": "http.request", "body": b"".join(parts), "more_body": False}]
+
+    async def received() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return received
+
+
+async def _no_body() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def _unheard(message: Message) -> None:
+    """Nobody is told how the closing of a session went: it may have been over."""
+
+
 def _load_sdk() -> None:
     importlib.import_module("mead.serve.mcp_protocol")
     importlib.import_module("mcp.server.streamable_http_manager")
@@ -180,7 +249,5 @@ def _user(principal: Principal) -> object:
 
 
 def _crash(error: Exception) -> Problem:
-    # The exception's message is left out: it may quote the conversation (T3).
-    stack = "".join(traceback.format_tb(error.__traceback__))
-    _log.error("%s raised %s\n%s", PATH, type(error).__name__, stack)
+    _log.error("%s raised %s\n%s", PATH, type(error).__name__, stack_of(error))
     return Problem(500, "crashed", "the server made a mistake; its log says where")

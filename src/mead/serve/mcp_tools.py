@@ -248,6 +248,8 @@ class McpTools:
 
 async def _start_session(call: Call) -> str | None:
     """A new session's id; `None` where nothing is kept: nobody could say later whose turns were whose."""
+    if call.server.is_stopping:
+        raise problem_of(ShuttingDown(detail="the server stops"))
     if call.server.runtime.store is None:
         return None
     try:

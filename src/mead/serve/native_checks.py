@@ -23,7 +23,7 @@ async def turn_keywords(call: Call, body: Asked, session_id: str | None) -> Turn
     """What the body asks for as keywords, if the token allows it. Raises `Problem` if not."""
     route = body.route
     check_options(call, body.options)
-    await _check_model(call, route or "auto", body.options, session_id)
+    await check_model(call, route or "auto", body.options.model, session_id)
     if body.allow_private:
         call.demand("private:send")
     turn = TurnKeywords(
@@ -31,6 +31,7 @@ async def turn_keywords(call: Call, body: Asked, session_id: str | None) -> Turn
         allow_private=body.allow_private,
         turn_timeout_s=body.turn_timeout_s,
         tags=(*call.principal.tags, *checked_tags(body.tags)),
+        from_client=True,
     )
     if route is not None:
         turn["route"] = route
@@ -63,26 +64,33 @@ def check_start(call: Call, body: StartBody) -> None:
     """Raises `Problem` for a session that the token may not start."""
     check_options(call, body.options)
     checked_tags(body.tags)
+    allowed, model = call.principal.models, body.options.model
+    if allowed is not None and model is not None and not {f"local/{model}", f"cloud/{model}"} & set(allowed):
+        raise _not_for_token("options.model")
     if any(turn.label == "shareable" for turn in body.turns):
         call.demand("declassify")
 
 
-async def _check_model(call: Call, route: str, options: OptionsShape, session_id: str | None) -> None:
-    """Raises `Problem` for a model that the token may not use."""
+async def check_model(
+    call: Call, route: str, model: str | None, session_id: str | None, *, param: str = "options.model"
+) -> None:
+    """Raises `Problem` for a model that the token may not use: a turn that names none gets its session's."""
     allowed = call.principal.models
     if allowed is None:
         return
-    model = options.model
-    store = call.server.runtime.store
-    if model is None and session_id is not None and store is not None:
-        record = await store.get_session(call.principal.owner, session_id)
-        model = None if record is None else record.options.model
+    if model is None and session_id is not None:
+        options = await call.runtime.session_options(session_id)
+        model = None if options is None else options.model
     if model is None:
         names = [f"mead-{route}"]
     else:
         names = [f"{slot}/{model}" for slot in (("local", "cloud") if route == "auto" else (route,))]
     if not all(name in allowed for name in names):
-        raise Problem(403, "forbidden", "the token may not use this model", param="options.model")
+        raise _not_for_token(param)
+
+
+def _not_for_token(param: str) -> Problem:
+    return Problem(403, "forbidden", "the token may not use this model", param=param)
 
 
 async def check_session(call: Call, session_id: str) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from mead.core.reasons import SessionBusy
+from mead.core.reasons import SessionBusy, ShuttingDown
 from mead.core.result import Err
 from mead.serve._json import ExportQuery, PageQuery, query, reply, store_of
 from mead.serve.endpoint import Call
@@ -40,6 +40,8 @@ _SQLITE = b"SQLite format 3\0"
 async def start(call: Call) -> Response:
     """Starts a session."""
     body = await call.json(StartBody)
+    if call.server.is_stopping:
+        raise problem_of(ShuttingDown(detail="the server stops"))
     check_start(call, body)
     if body.turns and body.messages:
         raise invalid("give turns or messages, one of them", param="turns")

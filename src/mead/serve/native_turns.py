@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator
 import msgspec
 from starlette.responses import Response
 
-from mead.core.reasons import IdempotencyConflict, InvalidOptions
+from mead.core.reasons import IdempotencyConflict, InvalidOptions, ShuttingDown
 from mead.core.result import Err
 from mead.core.turns import TurnResult
 from mead.serve._json import WaitQuery, query, reply
-from mead.serve.endpoint import Call
+from mead.serve.endpoint import Call, small_number
 from mead.serve.errors import Problem, invalid, problem_of
 from mead.serve.native_checks import check_session, refusing_bad_words
 from mead.serve.native_checks import turn_keywords as turn_keywords
@@ -78,6 +78,8 @@ class Turns:
                 said = "the idempotency key is in use, with another request"
                 raise problem_of(IdempotencyConflict(detail=said))
             return known
+        if call.server.is_stopping:
+            raise problem_of(ShuttingDown(detail="the server stops"))
         events = _stream(call, body, session_id, turn) if streams else _whole(call, body, session_id, turn)
         return self.running.begin(events, owner=owner, session_id=session_id, key=key, fingerprint=asked)
 
@@ -92,10 +94,10 @@ class Turns:
     async def events(self, call: Call) -> Response:
         """The events of a turn after the last one that was seen."""
         running = self._find(call)
-        said = call.request.headers.get("last-event-id", "0")
-        if not (said.isascii() and said.isdigit() and len(said) < 10):
-            raise invalid("it must be the id of an event, a whole number", param="Last-Event-ID")
-        return SseResponse(_events_of(running, int(said)), {TURN_HEADER: running.turn_id})
+        seen = small_number(call.request.headers.get("last-event-id", "0"))
+        if seen is None or seen > len(running.flight.events):
+            raise invalid("it must be the id of an event of this turn, a whole number", param="Last-Event-ID")
+        return SseResponse(_events_of(running, seen), {TURN_HEADER: running.turn_id})
 
     async def cancel_turn(self, call: Call) -> Response:
         """Cancels a turn by its id."""

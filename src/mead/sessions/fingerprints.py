@@ -7,7 +7,7 @@ not count. A character of a script that is written without spaces is a word of i
   (winnowing), so two texts that share a run of 12 words share a fingerprint, wherever it stands in them;
 - in scripts without spaces a shingle is 13 characters long and the run 16: characters say less than words;
 - a short text, under 16 words, is kept whole, and found again where it fills a line, after the name of who
-  says it too, or stands between quotation marks;
+  says it too, or stands between quotation marks of any kind;
 - a long word of letters and digits, a key or a hash, is kept by itself.
 
 What says too little is not kept: under 5 words, or 12 characters without spaces, or 24 characters.
@@ -49,12 +49,23 @@ _ASCII_WORD = re.compile("[a-z0-9]+")
 _WORD = re.compile(f"[{_UNSPACED}]|(?:[^\\W_{_UNSPACED}]|[{_MARKS}])+")
 _ESCAPE = re.compile(r"(?<!\\)\\++(?:u([0-9a-f]{4})|([nr])|[tbfv])", re.IGNORECASE)
 _ENTITY = re.compile(
-    r"&(?:amp;){0,4}(?:amp|lt|gt|quot|apos|nbsp|#(\d{1,7})|#x([0-9a-f]{1,6}));", re.IGNORECASE
+    r"&(?:amp;){0,4}(?:amp|lt|gt|(quot)|(apos)|nbsp|#(\d{1,7})|#x([0-9a-f]{1,6}));", re.IGNORECASE
 )
 _IS_UNSPACED = re.compile(f"[{_UNSPACED}]").match
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
 _PIECE = re.compile(r"[\s\S]{1,1000}(?:\s|\Z)|[\s\S]{1,1000}")
 _SPEAKER_WORDS = 2
+# Marks that are apostrophes too count where a word begins or ends.
+_QUOTE_KINDS = (
+    '["\u201c-\u201f\u301d-\u301f\uff02]',
+    "[\u00ab\u00bb\u2039\u203a]",
+    "[\u3008-\u300b]",
+    "[\u300c-\u300f\ufe41-\ufe44\uff62\uff63]",
+    "[`\u00b4]",
+    "(?<![^\\W_])['\u2018-\u201b]|['\u2018-\u201b](?![^\\W_])",
+)
+_QUOTES = [re.compile(kind) for kind in _QUOTE_KINDS]
+_QUOTE = re.compile("|".join(_QUOTE_KINDS))
 
 
 class Fingerprinter:
@@ -78,7 +89,7 @@ class Fingerprinter:
         text = _normalised(text)
         words = _words(text)
         found = {*self._inside(words), *self._whole(words)}
-        for part in re.split('["\n]', text):
+        for part in _parts(text):
             spoken = _words(part)
             for speaker in range(_SPEAKER_WORDS + 1):
                 found.update(self._whole(spoken[speaker:]))
@@ -114,6 +125,22 @@ class Fingerprinter:
         return int.from_bytes(digest.digest(), "little") & ~1
 
 
+def _parts(text: str) -> set[str]:
+    """What stands on a line or between quotation marks: between those of each kind, and of all kinds, for a
+    text may hold some of another kind than it stands between."""
+    lines = text.split("\n")
+    parts = set(lines)
+    for line in lines:
+        if not _QUOTE.search(line):
+            continue
+        parts.update(_QUOTE.split(line))
+        for kind in _QUOTES:
+            pieces = kind.split(line)
+            if len(pieces) > 1:
+                parts.update(pieces)
+    return parts
+
+
 def _normalised(text: str) -> str:
     """The text in a form in which equal ones are equal, line by line, but for what stands between words."""
     if "\\" in text:
@@ -140,7 +167,9 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _entity(found: re.Match[str]) -> str:
-    decimal, hexadecimal = found.groups()
+    double, single, decimal, hexadecimal = found.groups()
+    if double or single:
+        return '"' if double else "'"
     code = int(decimal) if decimal else int(hexadecimal, 16) if hexadecimal else 0x20
     return chr(code) if code <= sys.maxunicode and not 0xD800 <= code < 0xE000 else " "
 

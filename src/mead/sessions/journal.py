@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET
 
-from mead.core.conversation import EncodedMessages
+from mead.core.conversation import EncodedMessages, encode_open
 from mead.core.options import TurnOptions
 from mead.core.reasons import (
     Crashed,
@@ -69,6 +69,14 @@ class Begin(msgspec.Struct, frozen=True):
     note: str | None = None
 
 
+class Unended(msgspec.Struct, frozen=True):
+    """A turn whose end the store could not take, and what is to be kept of its private text."""
+
+    number: int
+    epoch: int
+    fingerprints: bytes | None = None
+
+
 class TurnJournal:
     """The journal of one turn, in a store."""
 
@@ -108,7 +116,7 @@ class TurnJournal:
                 self._epoch, self._number, self._version = epoch, given, version
                 if self._is_request:  # what went before was another conversation
                     return Begin(given)
-                return Begin(given, reload=version != self._session.version, note=_note_of(untold))
+                return Begin(given, reload=version != self._session.version, note=note_of(untold))
             case AlreadyRunning():
                 return Err(SessionBusy(detail="another process is answering a turn of the session"))
             case Joined():
@@ -174,16 +182,17 @@ class TurnJournal:
         """Ends an earlier turn whose end could not be written down: the store still takes it for running."""
         if self._session.unended is None:
             return
-        number, epoch = self._session.unended
+        unended = self._session.unended
         end = TurnEnd(
             session_id=self._session.session_id,
-            number=number,
+            number=unended.number,
             status="failed",
             finished_at=time.time(),
             reason="crashed",
+            fingerprints=unended.fingerprints,
         )
         with contextlib.suppress(Fenced):
-            await self._store.end_turn(end, epoch=epoch)
+            await self._store.end_turn(end, epoch=unended.epoch)
         self._session.unended = None
 
     async def open_call(self, call: CallRecord) -> None:
@@ -318,7 +327,7 @@ class TurnJournal:
             return Err(Interrupted(detail="another process has taken the session over"))
         except StoreError as error:
             await self._tell_anyway(closed)
-            self._session.unended = (self._number, epoch)
+            self._session.unended = Unended(self._number, epoch, fingerprints)
             _log.error("the end of turn %s/%d was not stored: %s", end.session_id, end.number, error)
             return Err(Crashed(error="StoreError", detail=str(error)))
         if turn is not None:
@@ -334,7 +343,7 @@ _OUTCOMES = {
 }
 
 
-def _note_of(untold: Sequence[ToolRow]) -> str | None:
+def note_of(untold: Sequence[ToolRow]) -> str | None:
     """What the model is told of effects that the history does not show."""
     if not untold:
         return None
@@ -368,11 +377,12 @@ def encode_result(result: TurnResult, *, brought: EncodedMessages | None = None)
         return msgspec.json.encode({"reason": result.reason})
     answer = result.value
     fields = {name: getattr(answer, name) for name in Answer.__struct_fields__}
-    begin = b"" if brought is None else brought.data + b","
-    is_short = brought is not None and answer.messages.data.startswith(begin)
+    data = answer.messages.data
+    if brought is not None:  # by their number: results of tools may have been cut to the model's context
+        data = encode_open(answer.messages.decode()[len(brought.decode()) :]).data
     fields["messages"] = {
-        "data": answer.messages.data[len(begin) :] if is_short else answer.messages.data,
-        "brought": is_short,
+        "data": data,
+        "brought": brought is not None,
         "plain": answer.messages.plain,
         "closed": answer.messages.closed,
     }
@@ -388,9 +398,11 @@ def decode_result(data: bytes, *, brought: EncodedMessages | None = None) -> Tur
     if "reason" in found:
         return Err(msgspec.convert(found["reason"], type=TurnReason))
     messages = found.pop("messages")
-    begin = brought.data + b"," if brought is not None and messages.get("brought") else b""
+    parts = [base64.b64decode(messages["data"])]
+    if brought is not None and messages.get("brought"):
+        parts.insert(0, brought.data)
     encoded = EncodedMessages(
-        begin + base64.b64decode(messages["data"]), plain=messages["plain"], closed=messages["closed"]
+        b",".join(filter(None, parts)), plain=messages["plain"], closed=messages["closed"]
     )
     fields = {
         name: msgspec.convert(value, type=_ANSWER_TYPES[name])

@@ -16,7 +16,8 @@ class SessionKeywords(TypedDict, total=False):
     `system` and `options` hold for each of its turns (S9). `turn_timeout_s` is a turn's deadline in seconds,
     `busy` what a turn does while another runs (S6). `history` is what went before: turns keep their labels,
     bare messages become `local_only`. `state` is handed to the handler; `handler` replaces the runtime's.
-    `title` is for people, in a store.
+    `title` is for people, in a store. A repeat under the same `idempotency_key` gives the session that the
+    first one has started, as long as it is there; the rest of what it says is not looked at then.
     """
 
     system: str | None
@@ -28,6 +29,7 @@ class SessionKeywords(TypedDict, total=False):
     handler: Handler | None
     tags: Sequence[str]
     title: str | None
+    idempotency_key: str | None
 
 
 class TurnKeywords(TypedDict, total=False):
@@ -39,6 +41,8 @@ class TurnKeywords(TypedDict, total=False):
     whoever reads the turn's stream answers `ApprovalNeeded`. A repeat of a turn under the same
     `idempotency_key` gives the first one's result, and runs nothing; it needs a store. `client_tools` are the
     caller's own tools: calls of them end the turn, as `Answer.client_calls`; a request may bring the results.
+    `from_client` says that a program sends the text, which may be of earlier `local_only` turns: it is looked
+    for as in a request (R16). Without it that holds for what goes with the text only, a system prompt say.
     """
 
     route: RouteChoice
@@ -52,3 +56,4 @@ class TurnKeywords(TypedDict, total=False):
     asks: bool
     client_tools: Sequence[Tool]
     idempotency_key: str | None
+    from_client: bool

@@ -35,7 +35,10 @@ KIND = "local_text"
 
 SHOWN_KEPT = 65_536
 """How many fingerprints of what cloud models were shown are remembered, the newest, for each owner."""
-_CACHED = 512
+_CACHED = 262_144
+"""How many fingerprints a cache holds: of a request with thousands of messages, too, all are found again."""
+_CACHED_TEXT = 8
+"""What a text counts for in a cache besides its fingerprints."""
 _THREAD_FROM_CHARACTERS = 50_000
 _FOUND = Finding(KIND, 0, 0, "•••")
 _RELEASED = 1
@@ -143,12 +146,20 @@ class PrivateTexts:
         )
 
     def learn(self, owner: str, data: bytes) -> None:
-        """Remembers, for as long as the process lives, what could not be stored."""
-        if owner in self._owners and self._owners[owner].is_read:
+        """Remembers what is about to be stored, for as long as the process lives: it may not come to it."""
+        if owner in self._owners:
             self._owners[owner].take(data)
 
+    def reread(self, owner: str, unstored: Iterable[bytes] = ()) -> None:
+        """What was deleted in the store is not known any more: the rest is read anew when it is needed.
+        `unstored` is what could not be stored, and what cloud models were shown stays known."""
+        if owner in self._owners:
+            self._owners[owner] = self._owners[owner].without_stored()
+            for data in unstored:
+                self._owners[owner].take(data)
+
     def forget(self, owner: str) -> None:
-        """What was deleted in the store is not known any more: the rest is read anew when it is needed."""
+        """Nothing of the owner is known any more."""
         self._owners.pop(owner, None)
 
     async def _owner(self, owner: str) -> _Owner:
@@ -168,7 +179,6 @@ class PrivateTexts:
         """Reads what has come to the store since the last time."""
         async with known.reading:
             await self.mark(owner)
-            known.is_read = True
             while True:
                 data, cursor = await self._store.fingerprints_since(owner, known.cursor)
                 if cursor == known.cursor:
@@ -183,15 +193,21 @@ class _Owner:
 
     def __init__(self, fingerprinter: Fingerprinter) -> None:
         self.reading = asyncio.Lock()
-        self.is_read = False
         self.cursor = 0
         self._fingerprinter = fingerprinter
         self._private: set[int] = set()
         self._released: set[int] = set()
         self._shown: dict[int, None] = {}
         self._caching = threading.Lock()  # long texts are read on other threads
-        self._kept: dict[bytes, frozenset[int]] = {}
-        self._found: dict[bytes, frozenset[int]] = {}
+        self._kept = _Cache()
+        self._found = _Cache()
+
+    def without_stored(self) -> _Owner:
+        """The same owner, of whom nothing was read yet. What is being read for this one is lost on the new
+        one, which begins at the beginning."""
+        fresh = _Owner(self._fingerprinter)
+        fresh._shown = self._shown
+        return fresh
 
     def take(self, data: bytes) -> None:
         """Adds what was stored."""
@@ -232,18 +248,14 @@ class _Owner:
         """See `Fingerprinter.to_find`."""
         return self._cached(self._found, text, self._fingerprinter.to_find)
 
-    def _cached(
-        self, cache: dict[bytes, frozenset[int]], text: str, make: Callable[[str], set[int]]
-    ) -> frozenset[int]:
+    def _cached(self, cache: _Cache, text: str, make: Callable[[str], set[int]]) -> frozenset[int]:
         key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         with self._caching:
-            found = cache.pop(key, None)
+            found = cache.take(key)
         if found is None:
             found = frozenset(make(text))
         with self._caching:
-            cache[key] = found
-            if len(cache) > _CACHED:
-                del cache[next(iter(cache))]
+            cache.put(key, found)
         return found
 
     async def each_of(self, messages: Sequence[Sequence[str]]) -> list[frozenset[int]]:
@@ -260,6 +272,32 @@ class _Owner:
         if sum(map(len, texts)) < _THREAD_FROM_CHARACTERS:
             return frozenset().union(*map(make, texts))
         return await asyncio.to_thread(lambda: frozenset().union(*map(make, texts)))
+
+
+class _Cache:
+    """Fingerprints of texts, those that were used last. They are bounded by what they hold, not by their
+    number: a client sends thousands of short messages again, and all of them in the same order."""
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, frozenset[int]] = {}
+        self._size = 0
+
+    def take(self, key: bytes) -> frozenset[int] | None:
+        """What is there, taken out: `put` puts it to the newest."""
+        found = self._kept.pop(key, None)
+        if found is not None:
+            self._size -= len(found) + _CACHED_TEXT
+        return found
+
+    def put(self, key: bytes, found: frozenset[int]) -> None:
+        """Adds it, in place of the oldest where there is no room."""
+        if len(found) + _CACHED_TEXT > _CACHED:
+            return
+        self.take(key)
+        self._kept[key] = found
+        self._size += len(found) + _CACHED_TEXT
+        while self._size > _CACHED:
+            self.take(next(iter(self._kept)))
 
 
 def load_key(folder: Path | None) -> tuple[bytes, bool]:

@@ -45,14 +45,23 @@ class Requests:
         return session
 
     def give_back(self, session: Session) -> None:
-        """The request is over."""
-        if not session.is_idle or self._taken.pop(session.session_id, None) is not session:
+        """The request is over. A session whose last end could not be stored is kept: the next request in it
+        stores it."""
+        if not session.is_idle or self._taken.get(session.session_id) is not session:
             return
         session.grants.clear()
+        is_owed = session.unended is not None
+        if session.session_id.startswith(_KEYED) and is_owed:
+            return
+        del self._taken[session.session_id]
         if not session.session_id.startswith(_KEYED):
             idle = self._idle.setdefault(session.owner, [])
-            if len(idle) < _IDLE:
+            if len(idle) < _IDLE or is_owed:
                 idle.append(session)
+
+    def of_owner(self, owner: str) -> Iterator[Session]:
+        """An owner's sessions, those that wait too."""
+        yield from (*self.running(owner), *self._idle.get(owner, ()))
 
     def running(self, owner: str | None = None) -> Iterator[Session]:
         """The sessions of requests that are not over, of one owner or of all."""
@@ -70,5 +79,13 @@ _KEYED = PREFIX + "key-"
 
 def keyed_id(owner: str, key: str) -> str:
     """The id of the session that belongs to an owner's idempotency key, in every process the same."""
-    digest = hashlib.blake2b(msgspec.json.encode([owner, key]), digest_size=16)
-    return _KEYED + digest.hexdigest()
+    return _KEYED + _digest(owner, key)
+
+
+def keyed_session_id(owner: str, key: str) -> str:
+    """The id of the conversation that was started under an owner's idempotency key, in the same way."""
+    return "key-" + _digest(owner, key)
+
+
+def _digest(owner: str, key: str) -> str:
+    return hashlib.blake2b(msgspec.json.encode([owner, key]), digest_size=16).hexdigest()

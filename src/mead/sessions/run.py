@@ -84,6 +84,7 @@ class TurnRun:
         "_cause",
         "_context",
         "_current",
+        "_has_begun",
         "_journal",
         "_keeps",
         "_loop",
@@ -127,6 +128,7 @@ class TurnRun:
         self._asks = asks
         self._asking: asyncio.Lock | None = None
         self._task: asyncio.Task[None] | None = None
+        self._has_begun = False
         self._cause: EndCause | None = None
         self._queued_at = time.perf_counter()
         self._started_at: float | None = None
@@ -182,14 +184,16 @@ class TurnRun:
         if self.fenced or self._cause is not None:
             return
         self._cause = cause
-        if self._task is None:
+        if self._task is not None:
+            self._task.cancel(cause)
+        if not self._has_begun:  # it waits, or its task is cancelled before its first step, and takes none
             self._fence()
             self._settle(Err(_REASONS[cause]))
             return
-        self._task.cancel(cause)
         self._abandon_timer = self._loop.call_later(ABANDON_AFTER_S, self._abandon)
 
     async def _run(self, handler: Handler) -> None:
+        self._has_begun = True
         result: TurnResult
         try:
             result = await self._answer(handler)
@@ -230,6 +234,9 @@ class TurnRun:
             if begun.reload:
                 await session.reload()
             self.options = msgspec.structs.replace(self.options, turn=self.number, note=begun.note)
+        if self._texts is not None:
+            known = await self._texts.known_private(self.options)
+            self.options = msgspec.structs.replace(self.options, known_private=known)
         newest = Turn(messages=self.newest, number=self.number, label="shareable", owner=session.owner)
         return checked_result(
             await handler.handle_turn([*session.turns, newest], session.state, self.options)

@@ -29,7 +29,7 @@ from mead.core.reasons import (
     TurnReason,
 )
 from mead.core.result import Err, Ok, Result
-from mead.core.turns import Answer, Decision, Handler, Hub, Turn
+from mead.core.turns import Answer, Decision, Handler, Hub, Turn, TurnResult
 from mead.ledger.accounts import Accounts
 from mead.ledger.prices import load_price_list
 from mead.mcp.hub import McpHub, ToolHub
@@ -54,9 +54,10 @@ from mead.sessions.audit import note_settings
 from mead.sessions.compact import compact
 from mead.sessions.events import Finished, TurnEvent
 from mead.sessions.handlers import EchoHandler
+from mead.sessions.journal import note_of
 from mead.sessions.keywords import SessionKeywords, TurnKeywords
 from mead.sessions.private_texts import PrivateTexts
-from mead.sessions.requests import KEPT_S
+from mead.sessions.requests import KEPT_S, keyed_session_id
 from mead.sessions.reservations import StoreReservations
 from mead.sessions.run import SentRecord, TurnRun
 from mead.sessions.session import Session, new_session_id
@@ -83,6 +84,12 @@ class _Shared:
         self.sessions: dict[str, Session] = {}
         self.egress: deque[SentRecord] = deque(maxlen=EGRESS_KEPT)
         self.closing = False
+        self.draining = False
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether a new turn may begin."""
+        return not (self.closing or self.draining)
 
 
 class Runtime:
@@ -141,6 +148,7 @@ class Runtime:
             accounts=self._accounts,
             approver=approver,
             on_sent=self._shared.egress.append,
+            has_cloud=self.slots.cloud is not None,
         )
 
     @classmethod
@@ -189,15 +197,37 @@ class Runtime:
     ) -> None:
         await self.aclose()
 
-    async def aclose(self) -> None:
-        """Ends every turn with `shutting_down`, then closes the providers. May be called twice."""
-        shared = self._shared
-        shared.closing = True
-        sessions = [*shared.sessions.values(), *self._submissions.requests.running()]
+    async def drain(self, timeout_s: float) -> bool:
+        """Takes no new turns from now on (`shutting_down`), and waits until none runs; those that still run
+        after `timeout_s` seconds end with `shutting_down`. False if there were such turns.
+        """
+        shared, loop = self._shared, asyncio.get_running_loop()
+        shared.draining, until = True, loop.time() + timeout_s
+        while pending := self._pending():
+            if (left_s := until - loop.time()) <= 0:
+                await self._end_turns()
+                return False
+            await asyncio.wait(pending, timeout=left_s)
+        return True
+
+    def _pending(self) -> list[asyncio.Future[TurnResult]]:
+        """The results of all owners' turns that run or wait."""
+        sessions = [*self._shared.sessions.values(), *self._submissions.requests.running()]
+        return [run.result for session in sessions for run in session.runs if not run.result.done()]
+
+    async def _end_turns(self) -> None:
+        """Ends every turn with `shutting_down`."""
+        sessions = [*self._shared.sessions.values(), *self._submissions.requests.running()]
         runs = [run for session in sessions for run in session.end_all("shutting_down")]
         pending = [run.result for run in runs if not run.result.done()]
         if pending:  # a cancel of the closing must not reach those who wait for these turns: no gather
             await asyncio.wait(pending)
+
+    async def aclose(self) -> None:
+        """Ends every turn with `shutting_down`, then closes the providers. May be called twice."""
+        shared = self._shared
+        shared.closing = True
+        await self._end_turns()
         shared.sessions.clear()
         closing = [close_provider(one) for one in (*self.slots.providers, self.router.classifier)]
         for error in await asyncio.gather(close_provider(self.hub), *closing, return_exceptions=True):
@@ -224,7 +254,12 @@ class Runtime:
         if (system := session.get("system")) is not None:
             options = Options(system=system).over(options)
         options = options.over(Options(system=self.settings.sessions.system))
-        session_id = new_session_id()
+        key = session.get("idempotency_key")
+        session_id = new_session_id() if key is None else keyed_session_id(self.owner, key)
+        if key is not None:
+            await self._load(session_id)
+            if self._find(session_id) is not None:
+                return session_id
         made = Session(
             session_id,
             self.owner,
@@ -238,11 +273,17 @@ class Runtime:
             load=self._loader(session_id),
         )
         if self._store is not None:
-            await create_stored(self._store, made, title=session.get("title"))
+            try:
+                await create_stored(self._store, made, title=session.get("title"))
+            except ValueError:  # a repeat under the same key was faster
+                await self._load(session_id)
+                if key is None or self._find(session_id) is None:
+                    raise
+                return session_id
         elif self._log is not None:
             for turn in made.turns:
                 self._log.note_unmarked(self.owner, session_id, StoredTurn.of(turn, finished_at=time.time()))
-        shared.sessions[session_id] = made
+        shared.sessions.setdefault(session_id, made)  # a repeat under the same key may have loaded it
         return session_id
 
     async def submit_turn(
@@ -321,7 +362,7 @@ class Runtime:
             self._log.forget(session_id)
         if self._store is not None:
             await self._store.delete_session(self.owner, session_id)
-        self._private.forget(self.owner)
+        self._private.reread(self.owner, self._unstored())
         return True
 
     async def delete_owner(self) -> int:
@@ -376,6 +417,12 @@ class Runtime:
         session = self._find(session_id)
         return Err(_no_such(session_id)) if session is None else Ok(tuple(session.turns))
 
+    async def session_options(self, session_id: str) -> Options | None:
+        """The options that the session's turns have where they say nothing else; `None` without a session."""
+        await self._load(session_id)
+        session = self._find(session_id)
+        return None if session is None else session.options
+
     async def sessions(self) -> tuple[str, ...]:
         """The ids of this owner's sessions in memory, the oldest first; `store.list_sessions` has all."""
         return tuple([s.session_id for s in self._shared.sessions.values() if s.owner == self.owner])
@@ -410,8 +457,17 @@ class Runtime:
         turns = [Turn(messages=newest, label="shareable")]
         if session is not None:
             turns = [*session.turns, *turns]
+            note = (
+                None if self._store is None else note_of(await self._store.untold_effects(session.session_id))
+            )
             layered = options.options.over(session.options)
-            options = msgspec.structs.replace(options, options=layered, session_id=session_id)
+            options = msgspec.structs.replace(options, options=layered, session_id=session_id, note=note)
+        else:
+            layered = options.options.over(Options(system=self.settings.sessions.system))
+            options = msgspec.structs.replace(options, options=layered)
+        if (looks_for := self._submissions.looks_for(turn)) is not None:
+            known = await looks_for.find(self._private, self.owner, newest, options)
+            options = msgspec.structs.replace(options, known_private=known)
         return Ok(self.router.explain(turns, options))
 
     async def explain_request(
@@ -435,6 +491,12 @@ class Runtime:
         filled = self.slots.local is not None or self.slots.cloud is not None
         wanted = self.settings.router.handler
         return self.router if wanted == "router" or (wanted is None and filled) else EchoHandler()
+
+    def _unstored(self) -> list[bytes]:
+        """What of this owner's private text the store could not take."""
+        mine = [session for session in self._shared.sessions.values() if session.owner == self.owner]
+        owed = [session.unended for session in (*mine, *self._submissions.requests.of_owner(self.owner))]
+        return [each.fingerprints for each in owed if each is not None and each.fingerprints]
 
     def _loader(self, session_id: str) -> Load | None:
         """Reads a session's turns and state anew from the store."""
@@ -485,7 +547,7 @@ class Runtime:
         on_event: Callable[[TurnEvent], None] | None = None,
     ) -> TurnRun | Err[TurnReason]:
         options = turn_options(turn, stream=on_event is not None)
-        if self._shared.closing:
+        if not self._shared.takes_turns:
             return Err(ShuttingDown())
         session = self._find(session_id)
         if session is None:
@@ -504,17 +566,18 @@ class Runtime:
     ) -> TurnRun | Err[TurnReason]:
         options = turn_options(turn, stream=on_event is not None)
         newest = read_request(messages, options.attachments, limit=self.settings.sessions.max_input_bytes)
-        if self._shared.closing:
+        if not self._shared.takes_turns:
             return Err(ShuttingDown())
         if isinstance(newest, Err):
             return self._submissions.refuse_request(self.owner, self.handler, newest.reason)
         try:
             brought = await self._private.look(self.owner, newest.decode(), besides=texts_besides(options))
         except StoreError as error:
-            if not self._shared.closing:
-                reason = Crashed(error="StoreError", detail=str(error))
-                return self._submissions.refuse_request(self.owner, self.handler, reason)
-        if self._shared.closing:
+            if not self._shared.takes_turns:
+                return Err(ShuttingDown())
+            reason = Crashed(error="StoreError", detail=str(error))
+            return self._submissions.refuse_request(self.owner, self.handler, reason)
+        if not self._shared.takes_turns:
             return Err(ShuttingDown())
         options = msgspec.structs.replace(options, known_private=brought.findings)
         return self._submissions.request(self.owner, self.handler, newest, brought, options, turn, on_event)

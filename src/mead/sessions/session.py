@@ -17,6 +17,7 @@ from mead.core.repair import repair
 from mead.core.result import Err, Ok
 from mead.core.turns import Handler, Turn, TurnResult
 from mead.sessions.approvals import Grant
+from mead.sessions.journal import Unended
 from mead.sessions.run import EndCause, TurnRun, tell_turn
 from mead.storage.protocol import SessionKind
 
@@ -29,8 +30,8 @@ MAX_WAITING = 1_000
 class Session:
     """The history and the waiting turns of one conversation. An idle one holds no task and no timer.
 
-    `version` is the store's count of its changes; `load` reads it anew. `unended` is the number and the epoch
-    of a turn whose end the store could not take. One of the `kind` `requests` keeps no turns and no state:
+    `version` is the store's count of its changes; `load` reads it anew. `unended` is a turn whose
+    end the store could not take. One of the `kind` `requests` keeps no turns and no state:
     requests that bring their own history run in it. `is_stored` says whether the store has it already.
     """
 
@@ -85,7 +86,7 @@ class Session:
         self.version = version
         self.kind: SessionKind = kind
         self.is_stored = False
-        self.unended: tuple[int, int] | None = None
+        self.unended: Unended | None = None
         self._load = load
         self._running: TurnRun | None = None
         self._queue: deque[TurnRun] | None = None
@@ -155,11 +156,15 @@ class Session:
 
     def end_all(self, cause: EndCause) -> list[TurnRun]:
         """Ends the running turn and all that wait; they are given back."""
-        waiting = list(self._queue or ())
-        running = [self._running] if self._running else []
-        for run in (*waiting, *running):
+        runs = self.runs
+        for run in (*runs[1:], *runs[:1]):  # those that wait first: none of them is to begin
             run.end(cause)
-        return running + waiting
+        return runs
+
+    @property
+    def runs(self) -> list[TurnRun]:
+        """The turn that runs, then those that wait."""
+        return [*([self._running] if self._running else []), *(self._queue or ())]
 
     def on_end(self, run: TurnRun, result: TurnResult) -> None:
         """Commits a turn that succeeded, and starts the next one."""

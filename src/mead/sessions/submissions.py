@@ -24,7 +24,7 @@ from mead.sessions.private_texts import Brought, PrivateTexts
 from mead.sessions.requests import Requests
 from mead.sessions.run import Asks, SentRecord, TurnRun
 from mead.sessions.session import Session
-from mead.sessions.turn_texts import RequestTexts, SessionTexts
+from mead.sessions.turn_texts import LooksFor, RequestTexts, SessionTexts
 from mead.settings import Settings
 from mead.storage import Store
 from mead.storage._fingerprints import FingerprintLog
@@ -50,6 +50,7 @@ class Submissions:
         accounts: Accounts,
         approver: Approver | None,
         on_sent: Callable[[SentRecord], None],
+        has_cloud: bool,
     ) -> None:
         self.requests = Requests()
         self._settings = settings
@@ -59,6 +60,7 @@ class Submissions:
         self._accounts = accounts
         self._approver = approver
         self._on_sent = on_sent
+        self._has_cloud = has_cloud
 
     def turn(
         self,
@@ -77,7 +79,8 @@ class Submissions:
         timeout_s = _timeout_s(session, turn)
         if (refusal := session.refusal(busy)) is not None:
             return session.refuse(refusal)
-        texts = SessionTexts(self._private, session.owner, newest, self._keep(session))
+        looks_for = self.looks_for(turn)
+        texts = SessionTexts(self._private, session.owner, newest, self._keep(session), looks_for=looks_for)
         run = self._run(session, newest, options, turn, timeout_s, on_event, texts)
         session.submit(run, busy, self._settings.sessions.queue_timeout_s)
         return run
@@ -113,6 +116,12 @@ class Submissions:
         session = self.requests.take(owner, None, self._maker(owner, handler))
         self.requests.give_back(session)
         return session.refuse(reason)
+
+    def looks_for(self, turn: TurnKeywords) -> LooksFor | None:
+        """What of a session's turn is compared with private text; without a cloud model nothing is."""
+        if not self._has_cloud:
+            return None
+        return LooksFor(typed=turn.get("from_client", False), own_system=self._settings.sessions.system)
 
     def _earlier(
         self, session: Session, newest: EncodedMessages, options: TurnOptions

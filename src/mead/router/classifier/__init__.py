@@ -6,7 +6,9 @@ cannot read (an image, a document) it must call private; one that raises is take
 
 from __future__ import annotations
 
+import functools
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -27,6 +29,8 @@ from mead.core.messages import (
 from mead.core.options import TurnOptions
 from mead.core.repair import encodable
 from mead.core.turns import Cause, Finding, Turn, Verdict
+from mead.router.classifier.normalise import normalise
+from mead.router.classifier.patterns import find_plain
 from mead.router.slots import Slots
 
 EARLIER = 8
@@ -41,10 +45,11 @@ class ClassifierInput(Struct, frozen=True, kw_only=True):
     `question` is what the person asks; `texts` is all that the newest turn holds: its messages, which are
     several where a client brings its history, and the turn's system prompt, if it has one. `unreadable`
     counts the parts that hold no text. `has_local` and `has_cloud` say which slots are filled. `earlier` are
-    the person's last messages that a cloud model may see, the oldest first: a secret can be told in two
-    halves. `known_private` is what is known to be private already. `tools` are those that the turn may be
-    shown, as far as they are known. `lacks` says why the local model cannot do the turn. Of one whose route
-    `is_forced` only what is private is asked.
+    the person's last messages that a cloud model may see, the oldest first, and `said` is what person and
+    tools say in the newest turn, in order: a secret can be told in two halves. `known_private` is what is
+    known to be private already. `tools` are those that the turn may be shown, as far as they are known.
+    `lacks` says why the local model cannot do the turn. Of one whose route `is_forced` only what is private
+    is asked.
     """
 
     question: str
@@ -53,6 +58,7 @@ class ClassifierInput(Struct, frozen=True, kw_only=True):
     has_local: bool = True
     has_cloud: bool = True
     earlier: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
     known_private: tuple[Finding, ...] = ()
     tools: tuple[Tool, ...] = ()
     lacks: Cause | None = None
@@ -89,6 +95,7 @@ def newest_input(
         has_local=slots.local is not None,
         has_cloud=slots.cloud is not None,
         earlier=tuple(_questions(turns[:-1])),
+        said=tuple(_said(messages)),
         known_private=options.known_private,
         tools=tuple(tools),
         lacks=lacks,
@@ -142,14 +149,36 @@ def texts_of(messages: Sequence[Message], *, answers: bool = True) -> tuple[list
 def _texts_in(block: Block) -> list[str] | None:
     """The texts in a block; `None` for one that cannot be looked into."""
     match block:
-        case TextBlock(text=text) | ToolResultBlock(content=text):
+        case TextBlock(text=text):
             return [text]
+        case ToolResultBlock(content=text):
+            return [text, *_texts_in_id(block.tool_use_id)]
         case ToolUseBlock():
-            return [block.name, _written(block.input), *([block.malformed] if block.malformed else [])]
+            malformed = [block.malformed] if block.malformed else []
+            return [block.name, _written(block.input), *malformed, *_texts_in_id(block.id)]
         case DocumentBlock() if block.media_type.startswith("text/"):
             return [block.data.decode(errors="replace"), *([block.name] if block.name else [])]
         case _:
             return None
+
+
+@functools.lru_cache(4_096)
+def _texts_in_id(call_id: str) -> tuple[str, ...]:
+    """What rules find private in the id of a call. Nothing else is said of an id: those of services are
+    random, and as a whole many look like keys, so of a plain one the parts are looked at."""
+    if _ID.fullmatch(call_id):
+        found = [*_ID_PARTS.split(call_id), *_GROUPED_DIGITS.findall(call_id)]
+        # Shorter numbers are no cards, and some services number their calls with longer ones.
+        found = [part for part in found if not part.isdigit() or len(part) in _CARD_DIGITS]
+    else:
+        found = [call_id]
+    return tuple([part for part in found if find_plain(part, normalise(part))])
+
+
+_ID = re.compile(r"[A-Za-z0-9_-]*")
+_ID_PARTS = re.compile(r"[_-]+")
+_GROUPED_DIGITS = re.compile(r"(?<![A-Za-z0-9])\d{2,6}(?:[_-]\d{2,6}){2,6}(?![A-Za-z0-9])")
+_CARD_DIGITS = range(13, 17)
 
 
 def _written(value: object) -> str:
@@ -183,6 +212,23 @@ def _questions(earlier: Sequence[Turn]) -> Iterator[str]:
     shareable = [turn for turn in earlier[-EARLIER:] if turn.label == "shareable"]
     for turn in shareable:
         yield from turn.messages.variant("questions", _texts_of_questions)
+
+
+def _said(messages: Sequence[Message]) -> Iterator[str]:
+    """What the person and the tools say in a turn. Neighbouring messages were made one, with an empty line
+    between them: so a text of few paragraphs is given in these."""
+    for message in messages:
+        if message.role == "user":
+            for block in blocks_of(message):
+                match block:
+                    case TextBlock(text=text):
+                        parts = text.split("\n\n")
+                        yield from parts if len(parts) <= _SPLIT_PARTS else (text,)
+                    case ToolResultBlock(content=text):
+                        yield text
+
+
+_SPLIT_PARTS = 16
 
 
 def _texts_of_questions(messages: list[Message]) -> tuple[str, ...]:

@@ -11,12 +11,14 @@ import re
 from collections import OrderedDict
 from collections.abc import Sequence, Set
 from pathlib import Path
+from typing import NamedTuple
 
 from mead.core.options import Route
 from mead.core.turns import Cause, Finding, Verdict
 from mead.router.classifier import ClassifierInput
 from mead.router.classifier.difficulty import Difficulty, DifficultyModel
 from mead.router.classifier.gate import PrivacyGate
+from mead.router.classifier.normalise import PARAGRAPH, normalise
 from mead.router.classifier.traffic import Traffic
 
 DEFAULT_CLOUD_SHARE = 0.3
@@ -24,7 +26,17 @@ REMEMBERED_SCANS = 8_192
 """How many texts a classifier remembers having scanned, by their hash."""
 
 _HARDER = "It looks harder than {:.0%} of ordinary turns"
-_MARKER = re.compile(r"\s*(?:\[?(local|private|confidential|cloud)\]?\s*[:\]])", re.IGNORECASE)
+_CLOUD_MARKER = re.compile(r"\s*\[?cloud\]?\s*[:\]]", re.IGNORECASE)
+_PRIVATE_MARKER = re.compile(
+    rf"{PARAGRAPH}\[?(local|private|confidential)\]?[^\S\r\n]*[:\]](?P<rest>[^\r\n]*)", re.IGNORECASE
+)
+
+
+class _Scan(NamedTuple):
+    """What a text holds: what is private in it, and the markers that say that it is."""
+
+    findings: tuple[Finding, ...]
+    markers: tuple[str, ...]
 
 
 class AutoClassifier:
@@ -48,15 +60,15 @@ class AutoClassifier:
         self._cloud_share = cloud_share
         self._traffic_file = traffic_file
         self._traffic: Traffic | None = None
-        self._scans: OrderedDict[bytes, tuple[Finding, ...]] = OrderedDict()
+        self._scans: OrderedDict[bytes, _Scan] = OrderedDict()
 
     def classify(self, turn: ClassifierInput) -> Verdict:
         """Privacy first; the rest in the order that the module says."""
         text = turn.question
-        markers = {_marker(each) for each in (text, *turn.texts)}
-        findings = (*[found for each in turn.texts for found in self.scan(each)], *turn.known_private)
-        if text and turn.earlier:
-            findings = (*findings, *self._gate.scan_joined((*turn.earlier, text)))
+        scans = [self._scanned(each) for each in turn.texts]
+        markers = {*_private_markers(text), *[marker for scan in scans for marker in scan.markers]}
+        findings = (*[found for scan in scans for found in scan.findings], *turn.known_private)
+        findings = (*findings, *self._gate.scan_joined((*turn.earlier, *(turn.said or (text,)))))
         causes = _private_causes(findings, markers, turn.unreadable)
         if causes:
             return Verdict(route="local", private=True, causes=causes, findings=findings)
@@ -70,10 +82,13 @@ class AutoClassifier:
 
     def scan(self, text: str) -> Sequence[Finding]:
         """What is private in a text. Each text is looked through once, as long as it is remembered."""
+        return self._scanned(text).findings
+
+    def _scanned(self, text: str) -> _Scan:
         key = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
         found = self._scans.get(key)
         if found is None:
-            found = self._scans[key] = self._gate.scan(text)
+            found = self._scans[key] = _Scan(self._gate.scan(text), _private_markers(text))
             if len(self._scans) > REMEMBERED_SCANS:
                 self._scans.popitem(last=False)
         else:
@@ -95,6 +110,8 @@ class AutoClassifier:
         route: Route = "local"
         if found.uncertain:
             cause = Cause("uncertain", "How hard it is cannot be told from this text, so it stays local.")
+        elif self._cloud_share == 0:
+            cause = Cause("difficulty", f"{_HARDER.format(found.score)}, and none go to the cloud model.")
         elif found.score >= threshold:
             route = "cloud"
             said = f"{_HARDER.format(found.score)}; from {threshold:.0%} on the cloud model is asked."
@@ -128,21 +145,25 @@ def _given(turn: ClassifierInput) -> tuple[Route, Cause] | None:
         return "local", Cause("only_local", "No cloud model is configured.")
     if not turn.has_local:
         return "cloud", Cause("only_cloud", "No local model is configured, and nothing private was found.")
-    if _marker(turn.question) == "cloud":
+    if _CLOUD_MARKER.match(normalise(turn.question).text):
         return "cloud", Cause("marker", "The text begins with a marker for the cloud model.")
     return None if turn.lacks is None else ("cloud", turn.lacks)
 
 
-def _marker(text: str) -> str | None:
-    match = _MARKER.match(text)
-    return match.group(1).lower() if match else None
+def _private_markers(text: str) -> tuple[str, ...]:
+    """The markers at the start of a text and of its paragraphs: clients put several texts into one. In the
+    midst of a text one with nothing after it on its line is none: in C++ it begins a part of a class."""
+    found = [
+        match[1].lower()
+        for match in _PRIVATE_MARKER.finditer(normalise(text).text)
+        if match.start() == 0 or match["rest"].strip()
+    ]
+    return tuple(dict.fromkeys(found))
 
 
-def _private_causes(
-    findings: Sequence[Finding], markers: Set[str | None], unreadable: int
-) -> tuple[Cause, ...]:
+def _private_causes(findings: Sequence[Finding], markers: Set[str], unreadable: int) -> tuple[Cause, ...]:
     causes = [
-        Cause("marker", f"The text begins with the marker {marker!r}.")
+        Cause("marker", f"The text, or a paragraph of it, begins with the marker {marker!r}.")
         for marker in ("local", "private", "confidential")
         if marker in markers
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from mead.router.classifier.normalise import normalise
+from mead.router.classifier.normalise import PARAGRAPH, normalise
 from mead.router.classifier.rule import Hit
 
 _BETWEEN_WORDS = r"[\s_.-]{0,3}"
@@ -35,14 +35,12 @@ class PrivateLists:
         self._patterns = [_pattern(pattern) for pattern in patterns if pattern]
         stripped = [normalise(prefix).text.strip() for prefix in prefixes]
         starts = "|".join([re.escape(prefix) for prefix in stripped if prefix])
-        self._prefix = re.compile(rf"\s*(?:{starts})", re.IGNORECASE) if starts else None
+        self._prefix = re.compile(rf"{PARAGRAPH}(?:{starts})", re.IGNORECASE) if starts else None
 
     def hits(self, text: str) -> Iterator[Hit]:
         """What a normalised text holds of the lists."""
         if self._prefix is not None:
-            match = self._prefix.match(text)
-            if match:
-                yield Hit("marker", *match.span())
+            yield from _hits("marker", self._prefix, text)
         if self._words:
             letters = _letters(text)
             for word_letters, regex in self._words:

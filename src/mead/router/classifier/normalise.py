@@ -28,6 +28,12 @@ _OTHER_DIGIT = re.compile(r"[^\D0-9]")
 _CLUSTER = re.compile(f"[{_INVISIBLE}]|[\x00-\x7f][{_MARKS}]{{1,30}}|[^\x00-\x7f][{_MARKS}]{{0,30}}")
 
 
+_LINE_ENDS = r"\n\r\v\f\x85\u2028\u2029"
+_LINE_END = rf"(?>\r\n|[{_LINE_ENDS}])"
+PARAGRAPH = rf"(?:\A\s*|{_LINE_END}[^\S{_LINE_ENDS}]*{_LINE_END}[^\S{_LINE_ENDS}]*)"
+"""A regular expression for where a plain text, or a paragraph of it after an empty line, begins."""
+
+
 class Plain(NamedTuple):
     """A text made plain. `starts` and `ends` hold for each of its characters where the original one begins
     and ends; both are `None` where nothing was changed."""

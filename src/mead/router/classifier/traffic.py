@@ -63,6 +63,8 @@ class Traffic:
             return
         found = _read(self._path, self._version)
         self._counts = [kept + new for kept, new in zip(found, self._unsaved, strict=True)]
+        while sum(self._counts) >= REMEMBERED_TURNS:
+            self._counts = [count / 2 for count in self._counts]
         self._unsaved = [0] * STEPS
         saved = _Saved(self._version, [round(count, 2) for count in self._counts])
         with contextlib.suppress(OSError):
