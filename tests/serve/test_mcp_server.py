@@ -335,7 +335,10 @@ async def test_results_are_kept_for_a_limited_time(monkeypatch: pytest.MonkeyPat
 async def test_results_are_kept_in_a_limited_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_handles, "MAX_KEPT", 2)
     async with opened(kept()) as door, door.client() as client:
-        handles = [(await ask(client, route="cloud", wait_s=0))["handle"] for _ in range(3)]
+        handles = []
+        for _ in range(3):
+            handles.append((await ask(client, route="cloud", wait_s=0))["handle"])
+            await client.call_tool("result", {"handle": handles[-1]})  # so that they end one after another
         results = [await client.call_tool("result", {"handle": handle}) for handle in reversed(handles)]
 
     assert [result.is_error for result in results] == [False, False, True]
