@@ -25,10 +25,6 @@ _QueryT = TypeVar("_QueryT", bound=Struct)
 # Queries
 
 
-class NoQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """No query at all."""
-
-
 class PageQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """A page of sessions: how many, and after which one (the `next` of the page before)."""
 

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from mead.core.options import Route, RouteChoice
 from mead.core.turns import Label
 from mead.core.usage import UsageTotal
-from mead.sessions.shapes import Count, HubTools, Seconds
+from mead.sessions.bodies import Count, HubTools, Seconds
 from mead.storage.protocol import UsageGroup
 
 WAIT_S = 25.0

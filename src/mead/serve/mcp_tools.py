@@ -46,11 +46,11 @@ from mead.serve.mcp_shapes import (
     StopOutput,
     UsageInput,
 )
-from mead.serve.native_turns import turn_keywords
+from mead.serve.native_checks import turn_keywords
 from mead.sessions import shelf
+from mead.sessions.bodies import OptionsShape, TurnBody
 from mead.sessions.events import Finished, TurnEvent
 from mead.sessions.keywords import TurnKeywords
-from mead.sessions.shapes import OptionsShape, TurnBody
 from mead.sessions.usage import UsageShape, usage_rows, usage_shape
 
 _InputT = TypeVar("_InputT", bound=Struct)

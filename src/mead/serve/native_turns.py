@@ -14,8 +14,7 @@ from mead.core.turns import TurnResult
 from mead.serve._json import WaitQuery, query, reply
 from mead.serve.endpoint import Call, small_number
 from mead.serve.errors import Problem, invalid, problem_of
-from mead.serve.native_checks import check_session, refusing_bad_words
-from mead.serve.native_checks import turn_keywords as turn_keywords
+from mead.serve.native_checks import check_session, refusing_bad_words, turn_keywords
 from mead.serve.native_flights import GRACE_S, Happening, Running, RunningTurns
 from mead.serve.streams import SseResponse, sse, until_gone
 from mead.sessions.bodies import CompactBody, ExplainBody, RequestBody, TurnBody

@@ -20,12 +20,7 @@ from mead.core.scope import ApprovalRequest, EgressRecord
 from mead.core.turns import Answer, Decision, Label, TurnResult
 from mead.core.usage import UsageTotal
 from mead.router.decide import Refused
-from mead.sessions.bodies import Count as Count
-from mead.sessions.bodies import HubTools as HubTools
-from mead.sessions.bodies import OptionsShape as OptionsShape
-from mead.sessions.bodies import Seconds as Seconds
-from mead.sessions.bodies import TurnBody as TurnBody
-from mead.sessions.bodies import TurnShape
+from mead.sessions.bodies import OptionsShape, TurnShape
 from mead.sessions.run import SentRecord
 from mead.storage.protocol import SessionRecord, StoredTurn
 
