@@ -19,15 +19,16 @@ def gated(earlier: Sequence[Turn], classifier: Classifier) -> list[Turn]:
 
     What a cloud model has written itself is not looked at: it was made from what that model has seen.
     """
+    same = _Same(classifier)
     return [
         msgspec.structs.replace(turn, label="local_only")
-        if turn.label == "shareable" and _holds_something(turn, classifier)
+        if turn.label == "shareable" and _holds_something(turn, classifier, same)
         else turn
         for turn in earlier
     ]
 
 
-def _holds_something(turn: Turn, classifier: Classifier) -> bool:
+def _holds_something(turn: Turn, classifier: Classifier, same: _Same) -> bool:
     answers = turn.route != "cloud"
     messages = turn.messages if turn.route == "cloud" else turn.messages.texts_only()
 
@@ -36,7 +37,7 @@ def _holds_something(turn: Turn, classifier: Classifier) -> bool:
         scan = scanner(classifier)
         return bool(unreadable) or any(scan(text) for text in texts)
 
-    return messages.variant((_Same(classifier), answers), look)
+    return messages.variant((same, answers), look)
 
 
 class _Same:
